@@ -1,0 +1,5 @@
+"""``python -m complementary`` is ``cll``."""
+
+from complementary.cli import main
+
+main()

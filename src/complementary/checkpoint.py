@@ -1,0 +1,75 @@
+"""Checkpoints: written atomically, verified on reading, never unpickled.
+
+A checkpoint is one safetensors file. Its header carries a JSON record and a SHA-256 over that record and
+every tensor, so a truncated or altered file is noticed before a single value of it is used.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from complementary.errors import UserError
+
+
+def write(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+    """Save named tensors and a JSON-able record, so that after a crash either the old or the new file is there."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(record, sort_keys=True)
+    # one key: safetensors writes several in no fixed order, and equal content should give equal bytes
+    header = {"complementary": json.dumps({"record": text, "sha256": _digest(tensors, text)})}
+    write_bytes(path, save(tensors, header))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step: a temporary file beside it, flushed to disk, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"{path} cannot be written ({problem.strerror}); the file that was there is unchanged."
+        ) from None
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Load and verify a checkpoint -> (tensors, record)."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            stored = json.loads((file.metadata() or {})["complementary"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        text, digest = stored["record"], stored["sha256"]
+    except FileNotFoundError:
+        raise UserError(f"There is no checkpoint {path}.") from None
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as problem:
+        raise UserError(
+            f"{path} is not a whole checkpoint of this package ({str(problem) or type(problem).__name__}); nothing "
+            "was loaded from it. Delete it to start the run again, or put back a good copy."
+        ) from None
+    if _digest(tensors, text) != digest:
+        raise UserError(
+            f"{path} was altered: its contents do not match their SHA-256. Delete it to start the run again, or "
+            "put back a good copy."
+        )
+    record: dict[str, Any] = json.loads(text)
+    return tensors, record
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    sha = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        sha.update(f"{name} {t.dtype} {list(t.shape)}".encode())
+        sha.update(t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+    return sha.hexdigest()

@@ -1,0 +1,69 @@
+"""The command ``cll``: each subcommand is a typed function or dataclass that tyro turns into options.
+
+Modules are imported when their command is called, so that ``cll --help`` answers at once.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+# name -> (module, function, one line); a group of commands names its table instead of a function
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("complementary.demo", "main", "see it work: 1,797 digits, four ways of mixing, about a minute"),
+    "train": ("complementary.commands", "train", "train a classifier from complementary labels"),
+    "predict": ("complementary.commands", "predict", "apply a trained run to images or vectors"),
+}
+
+USAGE = "usage: cll COMMAND [options]\n\nLearn classifiers from labels that say what a thing is not.\n\ncommands:\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; bad input ends in one sentence and status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        raise SystemExit(0 if arguments else 2)
+    name, rest = arguments[0], arguments[1:]
+    if name == "--version":
+        print(f"complementary {import_module('complementary').__version__}")
+        return
+    if name not in COMMANDS:
+        fail("cll", f"there is no command {name!r}; choose one of: {', '.join(COMMANDS)}.")
+    raise SystemExit(_guarded(f"cll {name}", lambda: _find(name)(rest)))
+
+
+def usage() -> str:
+    """The text of ``cll --help``."""
+    rows = [f"  {name:<9} {line}" for name, (_, _, line) in COMMANDS.items()]
+    return USAGE + "\n".join(rows) + "\n\ncll COMMAND --help tells more; cll --version."
+
+
+def fail(who: str, sentence: str) -> None:
+    """Print one sentence on standard error and exit with status 2."""
+    print(f"{who}: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _find(name: str) -> Callable[[list[str]], None]:
+    module, function, _ = COMMANDS[name]
+    found: Callable[[list[str]], None] = getattr(import_module(module), function)
+    return found
+
+
+def _guarded(who: str, call: Callable[[], None]) -> int:
+    from complementary.errors import UserError
+
+    try:
+        call()
+    except UserError as problem:
+        fail(who, str(problem))
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").split(".")[0] == "complementary":
+            raise
+        fail(who, f"the package {problem.name} is missing; pip install 'complementary[cli]' brings it.")
+    except BrokenPipeError:  # the reader, such as head, has left
+        sys.stdout = None
+    except KeyboardInterrupt:
+        print(f"\n{who}: stopped.", file=sys.stderr)
+        return 130
+    return 0

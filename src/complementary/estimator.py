@@ -1,0 +1,118 @@
+"""A classifier with scikit-learn's manners: ``fit(X, not_y)``, ``predict``, ``predict_proba``."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from complementary import labels
+from complementary.config import configure
+from complementary.data import Dataset, Split
+from complementary.errors import UserError
+from complementary.runner import loop, start
+from complementary.train import Trainer
+
+
+class ComplementaryClassifier:
+    """Learn to classify from labels that say what each example is *not*.
+
+    ``options`` are those of ``cll train`` (see `complementary.config`), such as ``mix="icm"``,
+    ``clusters=30``, ``loss="dm"``, ``epochs=50``, ``seed=1``.
+
+        >>> import numpy as np
+        >>> from complementary import ComplementaryClassifier
+        >>> x = np.random.default_rng(0).normal(size=(300, 2)) + np.repeat([[0, 0], [6, 0], [0, 6]], 100, axis=0)
+        >>> not_y = np.repeat([1, 2, 0], 100)      # the first hundred are "not class 1", and so on
+        >>> not_y[::2] = np.repeat([2, 0, 1], 100)[::2]
+        >>> model = ComplementaryClassifier(mix="none", epochs=30, batch=50).fit(x, not_y)
+        >>> model.predict([[0, 0], [6, 0], [0, 6]]).tolist()
+        [0, 1, 2]
+    """
+
+    def __init__(self, device: str = "auto", **options: Any) -> None:
+        self.device, self.options = device, options
+        self.config = configure(**{"labels": "given"} | options)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The options, for scikit-learn's ``clone`` and searches."""
+        return {"device": self.device, **self.options}
+
+    def set_params(self, **options: Any) -> "ComplementaryClassifier":
+        """Change options; a fitted network is forgotten at the next ``fit``."""
+        self.__init__(**self.get_params() | options)  # type: ignore[misc]
+        return self
+
+    def fit(self, X: ArrayLike, not_y: object, classes: int | None = None) -> "ComplementaryClassifier":
+        """Learn from ``X`` and what it is not.
+
+        ``X``: images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. ``not_y``: an int
+        vector [N], a list of sets of class numbers, or a 0/1 array [N, K]. ``classes``: K, by default the
+        largest label plus one.
+        """
+        excluded = labels.to_excluded(not_y, classes)
+        inputs = as_inputs(X)
+        if len(inputs) != len(excluded):
+            raise UserError(f"X has {len(inputs)} examples but not_y has {len(excluded)}; they must match.")
+        mean, std = _statistics(inputs)
+        names = tuple(str(k) for k in range(excluded.shape[1]))
+        dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
+        trainer = start(self.config, self.device, dataset)
+        loop(trainer)
+        if trainer.selected:
+            trainer.model.load_state_dict(trainer.selected)
+        self.trainer_: Trainer = trainer
+        self.classes_ = np.arange(excluded.shape[1])
+        self.n_features_in_ = int(np.prod(inputs.shape[1:]))
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Class probabilities float32 [N, K]."""
+        if not hasattr(self, "trainer_"):
+            raise UserError("This classifier has not been fitted; call fit(X, not_y) first.")
+        inputs, wanted = as_inputs(X), self.trainer_.problem.inputs.shape[1:]
+        if inputs.shape[1:] != wanted:
+            raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
+        logits = self.trainer_.logits(inputs.to(self.trainer_.device))
+        return logits.float().softmax(1).cpu().numpy()
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """The most probable class of each example, int [N]."""
+        return self.classes_[self.predict_proba(X).argmax(1)]  # type: ignore[no-any-return]
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+        """Accuracy against *true* labels ``y`` int [N]."""
+        return float((self.predict(X) == np.asarray(y)).mean())
+
+
+def as_inputs(X: ArrayLike) -> Tensor:
+    """Images -> uint8 [N, C, H, W]; anything else -> float32 [N, D]."""
+    array = np.asarray(X)
+    if array.ndim in (3, 4):
+        if array.dtype != np.uint8:
+            raise UserError(f"Images must be uint8 (0..255), found {array.dtype}; convert them, or flatten to vectors.")
+        images = torch.from_numpy(np.ascontiguousarray(array))
+        if images.ndim == 3:
+            return images[:, None]
+        return images.permute(0, 3, 1, 2).contiguous() if images.shape[3] in (1, 3) else images
+    if array.ndim != 2:
+        raise UserError(f"X has shape {list(array.shape)}; wanted vectors [N, D] or images [N, H, W] or [N, H, W, C].")
+    try:
+        return torch.from_numpy(array.astype(np.float32))
+    except (TypeError, ValueError):
+        raise UserError(f"X holds {array.dtype} values that are not numbers; encode them first.") from None
+
+
+def _statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std per channel (on a 0–1 scale) or per feature."""
+    if inputs.ndim == 4:
+        # in slices: a float copy of all images would take four times their memory
+        parts = [part.double() / 255 for part in inputs.split(4096)]
+        count = inputs.numel() / inputs.shape[1]
+        mean = sum(p.sum((0, 2, 3)) for p in parts) / count
+        square = sum(p.square().sum((0, 2, 3)) for p in parts) / count
+        std = (square - mean**2).clamp_min(0).sqrt()
+    else:
+        mean, std = inputs.double().mean(0), inputs.double().std(0, unbiased=False)
+    return tuple(mean.tolist()), tuple(torch.where(std > 1e-8, std, 1.0).tolist())

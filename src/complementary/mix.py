@@ -1,0 +1,253 @@
+"""Mixers: Mixup, Intra-Cluster Mixup (ICM), its multiple form (MICM) and the paper's study variants.
+
+A mixer maps ``(x [B, ...], excluded [B, K], cluster [B]) -> (x, excluded)`` and knows nothing of the
+training loop, nor the loop of it. A row whose ``excluded`` comes back all zero is left out of the loss.
+
+    >>> import torch
+    >>> from complementary.mix import ICM
+    >>> x, cluster = torch.randn(4, 3), torch.tensor([0, 0, 0, 1])
+    >>> excluded = torch.eye(4)
+    >>> mixed, soft = ICM(alpha=0.4)(x, excluded, cluster)
+    >>> soft.sum(1).round().tolist()      # the last example is alone in its cluster
+    [1.0, 1.0, 1.0, 0.0]
+
+Where the paper's text and its published code disagree, the text is the default and the code an option:
+`AS_CODED` has them all.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from complementary import partners
+from complementary.errors import UserError, one_of
+from complementary.partners import Pool
+from complementary.rng import dirichlet
+
+Source = Literal["none", "cluster", "truth"]
+
+
+@dataclass(frozen=True)
+class GroupMixup:
+    """Mix each example with another member of its group: the common part of all mixers.
+
+    alpha: of the Beta distribution of the weight λ of the example itself (the partner has 1 - λ).
+    partner: ``distinct`` never mixes an example with itself; ``any`` may.
+    lam: a λ for each ``pair``, or one for the whole ``batch``.
+    label_weights: ``matched`` to the image's; ``swapped`` gives λ to the partner's label; ``own`` keeps
+        the example's own label alone.
+    alone: an example without a partner is left out of the loss (``skip``), kept unmixed (``keep``), or
+        becomes an all-zero input with a zero label (``black``).
+    share: ``new-data`` mixes inputs and labels; ``soft-label`` keeps the input and mixes the labels;
+        ``hard-label`` keeps the input and joins the labels (both classes fully excluded).
+    pool: draw partners from the whole training set instead of the batch.
+    """
+
+    alpha: float = 0.4
+    partner: Literal["distinct", "any"] = "distinct"
+    lam: Literal["pair", "batch"] = "pair"
+    label_weights: Literal["matched", "swapped", "own"] = "matched"
+    alone: Literal["skip", "keep", "black"] = "skip"
+    share: Literal["new-data", "soft-label", "hard-label"] = "new-data"
+    pool: Pool | None = None
+
+    source: ClassVar[Source] = "cluster"  # what the loop must pass as ``cluster``
+    others: ClassVar[int] = 1  # partners of each example
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise UserError(f"The mixing parameter alpha is {self.alpha}, but it must be above 0.")
+
+    def __call__(
+        self,
+        x: Tensor,
+        excluded: Tensor,
+        cluster: Tensor | None,
+        *,
+        index: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Mix a batch: x [B, ...], excluded [B, K], cluster int [B] -> mixed x and excluded, same shapes.
+
+        ``index`` int [B]: the examples' places in the training set, needed with a ``pool`` only.
+        """
+        chosen, found = self.choose(excluded, cluster, index=index, generator=generator)
+        members = [(x, excluded)] + [self._take(x, excluded, column, generator) for column in chosen.unbind(1)]
+        inputs, labels = [m[0] for m in members], torch.stack([m[1] for m in members], dim=1)
+        image_weight, label_weight = self.weights(inputs, generator)
+        mixed = self._blend(inputs, image_weight) if self.share == "new-data" else x
+        soft = labels.amax(1) if self.share == "hard-label" else (label_weight[..., None] * labels).sum(1)
+        return self._settle(x, excluded, mixed, soft, found)
+
+    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+        """The group of each example, int [B]."""
+        if cluster is None:
+            raise UserError(
+                f"The mixer {type(self).__name__} mixes inside clusters, but no clusters were given; "
+                "pass the cluster of each example, or use Mixup."
+            )
+        return cluster
+
+    def choose(
+        self,
+        excluded: Tensor,
+        cluster: Tensor | None,
+        *,
+        index: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw partners -> (int [B, others], found bool [B]). They index the batch, or the pool if there is one."""
+        distinct = self.partner == "distinct"
+        if self.pool is None:
+            groups = partners.group(self.groups(excluded, cluster))
+            index = torch.arange(len(excluded), device=excluded.device)
+        elif index is None:
+            raise UserError("A mixer with a pool needs index, the examples' places in the training set.")
+        else:
+            groups = self.pool.groups
+        chosen = partners.draw(groups, index, self.others, distinct, generator)
+        return chosen, groups.size[index] > 1
+
+    def weights(self, inputs: list[Tensor], generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Weights of inputs and of labels, each [B, 1 + others], rows summing to 1."""
+        weight = self._draw_weights(inputs[0], generator)
+        if self.label_weights == "swapped":
+            return weight, weight.flip(1)
+        if self.label_weights == "own":
+            return weight, torch.tensor([1.0, 0.0], device=weight.device).expand_as(weight)
+        return weight, weight
+
+    def _draw_weights(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        rows = len(x) if self.lam == "pair" else 1
+        weight = dirichlet(self.alpha, (rows, 1 + self.others), x, generator)
+        return weight.expand(len(x), 1 + self.others)
+
+    def _take(
+        self, x: Tensor, excluded: Tensor, chosen: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        return (x[chosen], excluded[chosen]) if self.pool is None else self.pool.load(chosen, generator)
+
+    def _blend(self, inputs: list[Tensor], weight: Tensor) -> Tensor:
+        """Sum of inputs [B, ...] by weight [B, members]; lerp reads and writes once for a pair."""
+        w = weight.to(inputs[0].dtype).view(*weight.shape, *[1] * (inputs[0].ndim - 1))
+        if len(inputs) == 2:
+            return torch.lerp(inputs[1], inputs[0], w[:, 0])
+        return sum((w[:, i] * x for i, x in enumerate(inputs[1:], 1)), w[:, 0] * inputs[0])
+
+    def _settle(self, x: Tensor, excluded: Tensor, mixed: Tensor, soft: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Put in place what `alone` says for examples without a partner."""
+        rest_x = torch.zeros_like(x) if self.alone == "black" else x
+        rest_excluded = excluded if self.alone == "keep" else torch.zeros_like(excluded)
+        has_partner = found.view(-1, *[1] * (x.ndim - 1))
+        return torch.where(has_partner, mixed, rest_x), torch.where(found[:, None], soft, rest_excluded)
+
+
+class ICM(GroupMixup):
+    """Intra-Cluster Mixup: the partner is a member of the same cluster."""
+
+
+class Mixup(GroupMixup):
+    """Plain Mixup (Zhang et al. 2018): the whole batch is one group. Needs no clusters."""
+
+    source: ClassVar[Source] = "none"
+
+    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+        """One group for all, int [B]."""
+        return torch.zeros(len(excluded), dtype=torch.long, device=excluded.device)
+
+
+class SameExcluded(GroupMixup):
+    """Mix only examples with the same complementary label (the first one, where there are several)."""
+
+    source: ClassVar[Source] = "none"
+
+    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+        """The first excluded class, int [B]."""
+        return excluded.argmax(1)
+
+
+class IntraClass(GroupMixup):
+    """Oracle study: mix inside the *true* class. Pass the true labels as ``cluster``."""
+
+    source: ClassVar[Source] = "truth"
+
+
+@dataclass(frozen=True)
+class ExtraClass(GroupMixup):
+    """Oracle study: mix across true classes, only where no label becomes wrong. True labels as ``cluster``.
+
+    same_class: also allow partners of the same class and the example itself, as the published code did.
+    """
+
+    same_class: bool = False
+
+    source: ClassVar[Source] = "truth"
+
+    def choose(
+        self,
+        excluded: Tensor,
+        cluster: Tensor | None,
+        *,
+        index: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw partners -> (int [B, 1], found bool [B])."""
+        if self.pool is not None:
+            raise UserError("extra-class mixing compares all pairs of a batch and takes no pool; drop it.")
+        truth = self.groups(excluded, cluster)
+        wrong = excluded[:, truth] > 0  # [i, j]: i's label excludes j's class
+        allowed = ~(wrong | wrong.T)
+        if not self.same_class:
+            allowed &= truth[:, None] != truth[None, :]
+        chosen, found = partners.draw_where(allowed, generator)
+        return chosen[:, None], found
+
+
+@dataclass(frozen=True)
+class MICM(GroupMixup):
+    """Multi Intra-Cluster Mixup: three members of a cluster, labels weighted by inverse distance.
+
+    anchor: distances are measured from the ``mixed`` point (the paper's text) or from the example's
+        ``own`` input (its code, where its own distance is always zero and so always ``constant``).
+    constant: replaces a distance of zero; C = 30 in the paper. ``label_weights`` does not apply.
+    """
+
+    anchor: Literal["mixed", "own"] = "mixed"
+    constant: float = 30.0
+
+    others: ClassVar[int] = 2
+
+    def weights(self, inputs: list[Tensor], generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Dirichlet weights of inputs and inverse-distance weights of labels, each [B, 3]."""
+        weight = self._draw_weights(inputs[0], generator)
+        anchor = inputs[0] if self.anchor == "own" else self._blend(inputs, weight)
+        distance = torch.stack([(anchor - x).flatten(1).float().norm(dim=1) for x in inputs], dim=1)
+        inverse = 1 / torch.where(distance == 0, self.constant, distance).clamp_min(1e-12)
+        return weight, inverse / inverse.sum(1, keepdim=True)
+
+
+MIXERS: dict[str, type[GroupMixup] | None] = {
+    "none": None,
+    "mixup": Mixup,
+    "icm": ICM,
+    "micm": MICM,
+    "same-excluded": SameExcluded,
+    "intra-class": IntraClass,
+    "extra-class": ExtraClass,
+}
+
+# What the published code did where the paper's text says otherwise.
+AS_CODED: dict[str, dict[str, Any]] = {
+    "mixup": {"alpha": 1.0, "lam": "batch", "partner": "any"},
+    "icm": {"label_weights": "swapped", "lam": "batch", "partner": "any", "alone": "black"},
+    "micm": {"anchor": "own", "lam": "batch", "partner": "any", "alone": "black"},
+    "extra-class": {"same_class": True, "lam": "batch"},
+}
+
+
+def build(name: str, **options: Any) -> GroupMixup | None:
+    """Make the named mixer (None for ``none``), with the options that it has."""
+    maker = MIXERS[one_of("The mixer", name, MIXERS)]
+    return None if maker is None else maker(**options)

@@ -1,0 +1,237 @@
+"""From a configuration to the tensors that training sees: subset, labels, clusters, hold-out.
+
+True labels stop here. What leaves for training is a `Problem`; figures that needed truth are in its
+``facts`` under names that begin with ``oracle``.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from complementary import data, diagnose, imbalance, labels, mix, partners, transitions
+from complementary.cluster import kmeans
+from complementary.config import Config
+from complementary.data import Dataset, Split
+from complementary.errors import UserError
+from complementary.mix import GroupMixup
+from complementary.partners import Pool
+from complementary.rng import address, generator
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that a training run needs, on one device.
+
+    inputs [N, ...], excluded uint8 [N, K], group int64 [N] or None: the training examples. held_inputs,
+    held_excluded: those that choose the epoch. test_inputs, test_truth: evaluation only. transition [K, K]:
+    how labels arise, as far as is known without truth. loss_transition: what fwd is given.
+    """
+
+    classes: tuple[str, ...]
+    inputs: Tensor
+    excluded: Tensor
+    group: Tensor | None
+    held_inputs: Tensor
+    held_excluded: Tensor
+    test_inputs: Tensor | None
+    test_truth: Tensor | None
+    mean: Tensor
+    std: Tensor
+    flip: bool
+    transition: Tensor
+    loss_transition: Tensor
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> "Problem":
+        """The same problem with every tensor on ``device``."""
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return dataclasses.replace(self, **moved)
+
+
+def prepare(config: Config, dataset: Dataset | None = None) -> Problem:
+    """Load the data (or take ``dataset``), draw labels, cluster, hold out."""
+    dataset = dataset or data.load(config.source.data)
+    classes = len(dataset.classes)
+    chosen, generating, excluded = supervise(config, dataset)
+    split = dataset.train.take(chosen)
+    transition, loss_transition = _matrices(config, split, excluded, generating)
+    group = _group(config, split, chosen)
+    train, held = hold_out(len(split), config.source.holdout, config.seed)
+    if len(train) < config.training.batch:
+        raise UserError(
+            f"There are {len(train)} training examples ({len(held)} more are held out), fewer than one batch of "
+            f"{config.training.batch}; pass --batch {max(2, len(train))} or less."
+        )
+    test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
+    problem = Problem(
+        classes=dataset.classes,
+        inputs=split.inputs[train],
+        excluded=excluded[train],
+        group=None if group is None else group[train],
+        held_inputs=split.inputs[held],
+        held_excluded=excluded[held],
+        test_inputs=None if test is None else test.inputs,
+        test_truth=None if test is None else test.truth,
+        mean=torch.tensor(dataset.mean),
+        std=torch.tensor(dataset.std),
+        flip=dataset.flip,
+        transition=transition,
+        loss_transition=loss_transition,
+    )
+    truth = None if split.truth is None else split.truth[train]
+    return dataclasses.replace(problem, facts=_facts(config, problem, truth, classes))
+
+
+def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Choose the examples and their labels -> (index int [M], generating matrix [K, K] or None, excluded [M, K])."""
+    source, classes, train = config.source, len(dataset.classes), dataset.train
+    spec, ratio = source.labels, source.long_tail
+    if spec == "auto":
+        spec = "uniform" if train.excluded is None else "given"
+    if spec.startswith("setup"):
+        tail, spec = imbalance.setup(spec)
+        if ratio not in (1.0, tail):
+            raise UserError(f"--labels {source.labels} sets the long tail to {tail:g}, but --long-tail says {ratio:g}.")
+        ratio = tail
+    chosen = torch.arange(len(train))
+    if ratio > 1:
+        seed = None if source.draws == "paper" else config.seed
+        head = source.head or dataset.head
+        chosen = imbalance.long_tail(_truth(dataset, "a long tail"), classes, ratio, head, seed)
+    if spec == "given":
+        if train.excluded is None:
+            raise UserError(f"The set {dataset.name} comes without complementary labels; use --labels uniform.")
+        return chosen, None, train.excluded[chosen]
+    truth = _truth(dataset, "drawing labels")[chosen]
+    transition = transitions.parse(spec, classes)
+    if source.draws == "paper":
+        if spec != "uniform" or source.per_example != 1:
+            raise UserError("--draws paper knows only one uniform label per example; drop it for other labels.")
+        return chosen, transition, labels.draw_as_paper(truth, classes)
+    excluded = labels.draw(truth, transition, source.per_example, config.seed)
+    return chosen, labels.marginal(transition, source.per_example), excluded
+
+
+def _truth(dataset: Dataset, purpose: str) -> Tensor:
+    if dataset.train.truth is None:
+        raise UserError(f"The set {dataset.name} has no true labels, which {purpose} needs; use --labels given.")
+    return dataset.train.truth
+
+
+def _matrices(config: Config, split: Split, excluded: Tensor, generating: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(matrix for SCEL and URE, matrix for the loss): only the second may be an oracle."""
+    classes, spec = excluded.shape[1], config.training.transition
+    known = transitions.uniform(classes) if generating is None else generating
+    if spec in ("auto", "estimate"):  # the estimate needs a first training; it replaces this later
+        return known, known
+    if spec == "oracle":
+        if split.truth is None:
+            raise UserError("--transition oracle counts the true labels, but this set has none; use estimate.")
+        return known, transitions.empirical_transition(split.truth, excluded)
+    matrix = transitions.parse(spec, classes)
+    return matrix, matrix
+
+
+def embed(config: Config, split: Split, chosen: Tensor) -> Tensor:
+    """Unit vectors to cluster: float32 [M, D]."""
+    kind, _, path = config.grouping.embedding.partition(":")
+    if kind == "pixels" and not path:
+        return F.normalize(split.inputs.flatten(1).float())
+    if kind != "file" or not path:
+        raise UserError(f"The embedding {config.grouping.embedding!r} is not known; use pixels or file:Z.npy.")
+    try:
+        table = torch.from_numpy(np.load(Path(path), allow_pickle=False)).float()
+    except (OSError, ValueError, TypeError) as problem:
+        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {problem}.") from None
+    if table.ndim != 2 or (len(chosen) and len(table) <= int(chosen.max())):
+        raise UserError(f"The embeddings {path} have shape {list(table.shape)}; wanted one row per training example.")
+    return F.normalize(table[chosen])
+
+
+def _group(config: Config, split: Split, chosen: Tensor) -> Tensor | None:
+    """What the mixer is given as ``cluster``: int64 [M] or None."""
+    name = config.mixing.mix
+    maker = mix.MIXERS[name]
+    if maker is None or maker.source == "none":
+        return None
+    if maker.source == "truth":
+        if split.truth is None:
+            raise UserError(f"The oracle mixer {name} needs true labels, but this set has none; use icm.")
+        return split.truth
+    if config.grouping.clusters == 0:
+        raise UserError(
+            f"The mixer {name} mixes inside clusters, but there are none; pass --clusters 50 or --mix mixup."
+        )
+    points, grouping = embed(config, split, chosen), config.grouping
+    return kmeans(points, grouping.clusters, address(config.seed, "clusters"), grouping.restarts).assignment
+
+
+def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Split 0 .. count - 1 at random -> (train int [.], held-out int [.]), each in order."""
+    order = torch.randperm(count, generator=generator(seed, "holdout"))
+    held = round(share * count)
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
+    """The true labels of a problem's training examples, int [N]: for oracle pictures and studies only."""
+    dataset = dataset or data.load(config.source.data)
+    chosen, _, _ = supervise(config, dataset)
+    train, _ = hold_out(len(chosen), config.source.holdout, config.seed)
+    return _truth(dataset, "an oracle study")[chosen][train]
+
+
+def build_mixer(config: Config, problem: Problem, load: Any) -> GroupMixup | None:
+    """The mixer of this configuration; ``load`` serves its pool if partners come from the whole set."""
+    m = config.mixing
+    if m.mix == "none":
+        return None
+    options: dict[str, Any] = {
+        name: getattr(m, name) for name in ("alpha", "partner", "lam", "label_weights", "alone", "share")
+    }
+    options |= {"anchor": m.anchor, "constant": m.constant} if m.mix == "micm" else {}
+    options |= {"same_class": m.same_class} if m.mix == "extra-class" else {}
+    mixer = mix.build(m.mix, **options)
+    if mixer is not None and m.partners_from == "dataset":
+        ids = mixer.groups(problem.excluded, problem.group)
+        mixer = dataclasses.replace(mixer, pool=Pool(partners.group(ids), load))
+    return mixer
+
+
+def _facts(config: Config, problem: Problem, truth: Tensor | None, classes: int) -> dict[str, Any]:
+    """What a reader of the result wants to know of the data; the oracle part needs truth."""
+    facts: dict[str, Any] = {
+        "examples": len(problem.inputs),
+        "held_out": len(problem.held_inputs),
+        "label_counts": problem.excluded.sum(0).tolist(),
+        "uses_oracle": config.training.transition == "oracle" or _source(config) == "truth",
+    }
+    if truth is None:
+        return facts
+    mixer = build_mixer(config, problem, None)
+    facts["oracle_class_counts"] = torch.bincount(truth, minlength=classes).tolist()
+    facts["oracle_label_noise"] = float((problem.excluded[torch.arange(len(truth)), truth] > 0).double().mean())
+    facts["oracle_noise_ratio"] = (
+        0.0
+        if mixer is None
+        else diagnose.noise_ratio(
+            mixer,
+            truth,
+            problem.excluded,
+            problem.group,
+            config.training.batch,
+            address(config.seed, "noise"),
+        )
+    )
+    return facts
+
+
+def _source(config: Config) -> str:
+    maker = mix.MIXERS[config.mixing.mix]
+    return "none" if maker is None else maker.source
