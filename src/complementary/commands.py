@@ -1,6 +1,7 @@
 """``cll train`` and ``cll predict``."""
 
-import json
+import csv
+import io
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +45,11 @@ def train(arguments: list[str]) -> None:
     c = Config(**{name: getattr(options, name) for name in sections})
     out = options.out or Path("runs") / f"{c.source.data}-{c.training.loss}-{c.mixing.mix}-{c.seed}"
     bar = Progress(
-        TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[say]}")
+        TextColumn("epoch {task.fields[epoch]}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[say]}"),
+        transient=True,
     )
     with bar:
         task = bar.add_task("", total=None, epoch=f"0/{c.training.epochs}", say="preparing data")
@@ -134,14 +139,14 @@ def predict(arguments: list[str]) -> None:
     model = load(options.folder, options.weights)
     probabilities = model(read_inputs(options.inputs))
     best = probabilities.max(1)
-    rows = [
-        f"{json.dumps(model.classes[k])},{p:.4f}"
-        for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-    text = "\n".join(["class,probability", *rows]) + "\n"
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["class", "probability"])
+    for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+        writer.writerow([model.classes[k], f"{p:.4f}"])
     if options.out is None:
-        print(text, end="")
+        print(table.getvalue(), end="")
     elif options.out.exists():
         raise UserError(f"{options.out} exists already; choose another --out.")
     else:
-        options.out.write_text(text)
+        options.out.write_text(table.getvalue(), encoding="utf-8")

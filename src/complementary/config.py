@@ -222,14 +222,15 @@ def to_toml(config: Config) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # TOML's basic strings are JSON's, and repr keeps floats exact
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):  # TOML's basic strings are JSON's, but for the character DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)  # exact for floats
 
 
 def read_toml(path: str | Path) -> Config:
     """Read a configuration; unknown names and wrong types are errors."""
     try:
-        content = tomllib.loads(Path(path).read_text())
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
         raise UserError(f"The configuration {path} cannot be read ({problem.strerror}).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:

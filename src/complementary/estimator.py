@@ -79,7 +79,8 @@ class ComplementaryClassifier:
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """The most probable class of each example, int [N]."""
-        return self.classes_[self.predict_proba(X).argmax(1)]  # type: ignore[no-any-return]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]  # type: ignore[no-any-return]
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Accuracy against *true* labels ``y`` int [N]."""

@@ -166,6 +166,8 @@ def _finished(folder: Path, config: Config, resume: bool) -> bool:
 
 def _open(folder: Path, config: Config, trainer: Trainer) -> None:
     """Restore the checkpoint if there is one, and bring config.toml and metrics.jsonl in step with it."""
+    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
+        leftover.unlink()
     path = folder / "checkpoint.safetensors"
     if path.exists():
         tensors, record = checkpoint.read(path)

@@ -1,0 +1,35 @@
+"""Shared by all tests: one thread per worker, and small problems that train in a fraction of a second."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
+
+import pytest
+import torch
+
+from complementary.config import Config, configure
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def quick() -> Config:
+    """Two epochs on the digits with ICM."""
+    return configure(data="digits", mix="icm", clusters=20, restarts=1, epochs=2, batch=256)
+
+
+@pytest.fixture
+def cll(capsys):
+    """Call the command line in this process -> (exit status, stdout, stderr)."""
+    from complementary.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = 0
+        try:
+            main([str(a) for a in arguments])
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 1
+        seen = capsys.readouterr()
+        return status, seen.out, seen.err
+
+    return call

@@ -1,0 +1,244 @@
+"""Complementary labels: drawn by their matrix, read from what users write, refused with a sentence."""
+
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from complementary import labels, transitions
+from complementary.errors import UserError
+from complementary.imbalance import class_sizes
+
+PAPER_COUNTS = {
+    100: [874, 1084, 1166, 1267, 1296, 1316, 1340, 1349, 1367, 1347],
+    1: [4982, 5032, 5050, 5022, 4982, 4872, 4977, 5027, 4983, 5073],
+}
+
+
+@pytest.mark.parametrize(("ratio", "counts"), PAPER_COUNTS.items())
+def test_the_paper_seed_reproduces_the_published_counts(ratio, counts):
+    truth = torch.arange(10).repeat_interleave(torch.tensor(class_sizes(5000, ratio, 10)))
+    assert labels.draw_as_paper(truth, 10).sum(0).tolist() == counts
+
+
+def test_paper_labels_do_not_depend_on_the_order_of_the_examples_of_different_classes():
+    truth = torch.tensor([2, 0, 1, 0, 2])
+    in_class_order = labels.draw_as_paper(truth.sort().values, 3)
+    assert torch.equal(labels.draw_as_paper(truth, 3)[torch.argsort(truth, stable=True)], in_class_order)
+    before = np.random.get_state()[1].copy()
+    labels.draw_as_paper(truth, 3)
+    assert (before == np.random.get_state()[1]).all()
+
+
+MATRICES = {
+    "uniform": transitions.uniform(10),
+    "biased": transitions.biased(10, 10),
+    "noisy": transitions.noisy(10, 0.3),
+    "sparse": torch.roll(torch.eye(10), 3, 1) * 0.75 + torch.roll(torch.eye(10), 1, 1) * 0.25,
+}
+
+
+@pytest.mark.parametrize("matrix", MATRICES.values(), ids=MATRICES)
+def test_one_label_follows_the_matrix(matrix):
+    per_class = 10_000
+    truth = torch.arange(10).repeat(per_class)
+    excluded = labels.draw(truth, matrix, seed=0)
+    assert excluded.dtype == torch.uint8
+    assert bool((excluded.sum(1) == 1).all())
+    for y in range(10):
+        seen, wanted = excluded[truth == y].sum(0).numpy(), per_class * matrix[y].double().numpy()
+        assert (seen[wanted == 0] == 0).all()
+        assert stats.chisquare(seen[wanted > 0], wanted[wanted > 0]).pvalue > 1e-4
+
+
+def test_several_labels_are_drawn_one_after_the_other_without_replacement():
+    matrix = transitions.check_transition(torch.tensor([[0, 0.6, 0.3, 0.1]] * 4))
+    truth = torch.zeros(60_000, dtype=torch.long)
+    pairs = Counter(map(tuple, labels.draw(truth, matrix, 2, seed=3).numpy()))
+    row = matrix[0].tolist()
+    wanted: Counter[tuple[int, ...]] = Counter()
+    for a, b in permutations([1, 2, 3], 2):
+        key = tuple(int(k in (a, b)) for k in range(4))
+        wanted[key] += row[a] * row[b] / (1 - row[a])
+    assert set(pairs) == set(wanted)
+    seen, expected = [pairs[k] for k in wanted], [60_000 * wanted[k] for k in wanted]
+    assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.integers(2, 12), st.integers(0, 5))
+def test_draws_are_distinct_never_the_truth_and_repeatable(data, classes, seed):
+    per_example = data.draw(st.integers(1, classes - 1))
+    truth = torch.tensor(data.draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=50)))
+    excluded = labels.draw(truth, transitions.biased(classes, 5), per_example, seed)
+    assert excluded.shape == (len(truth), classes)
+    assert bool((excluded.sum(1) == per_example).all())
+    assert bool((excluded[torch.arange(len(truth)), truth] == 0).all())
+    assert torch.equal(excluded, labels.draw(truth, transitions.biased(classes, 5), per_example, seed))
+
+
+@pytest.mark.parametrize("per_example", [1, 3])
+def test_seeds_differ_and_a_hundred_thousand_labels_work(per_example):
+    truth = torch.arange(100_000) % 100
+    first = labels.draw(truth, transitions.uniform(100), per_example, seed=0)
+    second = labels.draw(truth, transitions.uniform(100), per_example, seed=1)
+    same = (first.bool() & second.bool()).any(1).double().mean()
+    assert same < 0.15  # 1 - C(96, 3) / C(99, 3) = .088 for three labels
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8], ids=str)
+@pytest.mark.parametrize("per_example", [1, 2])
+def test_true_labels_of_any_integer_type_draw_the_same(dtype, per_example):
+    truth = torch.arange(20)
+    wanted = labels.draw(truth, transitions.uniform(20), per_example)
+    assert torch.equal(labels.draw(truth.to(dtype), transitions.uniform(20), per_example), wanted)
+
+
+def test_a_draw_at_the_very_end_of_a_row_stays_in_the_row(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda n, dtype, generator: torch.full((n,), 1 - 2**-53, dtype=dtype))
+    truth = torch.arange(10)
+    chosen = labels.draw(truth, transitions.uniform(10)).argmax(1)
+    assert chosen.tolist() == [9] * 9 + [8]
+
+
+@pytest.mark.parametrize("per_example", [1, 2])
+def test_marginal_is_the_chance_of_each_label(per_example):
+    matrix = transitions.biased(4, 10)
+    found = labels.marginal(matrix, per_example)
+    torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64))
+    for y in range(4):
+        wanted = np.zeros(4)
+        others = [k for k in range(4) if k != y]
+        for first, second in permutations(others, 2):
+            chance = float(matrix[y, first] * matrix[y, second] / (1 - matrix[y, first]))
+            wanted[[first, second] if per_example == 2 else [first]] += chance / per_example
+        np.testing.assert_allclose(found[y].numpy(), wanted, atol=0.012)
+
+
+@pytest.mark.parametrize("per_example", [0, 4, -1])
+def test_an_impossible_number_of_labels_is_refused(per_example):
+    with pytest.raises(UserError, match=f"^{per_example} labels per example.*4 classes.*between 1 and 3"):
+        labels.draw(torch.tensor([0]), transitions.uniform(4), per_example)
+
+
+def test_a_matrix_with_one_way_out_allows_one_label():
+    matrix = torch.eye(3).roll(1, 1)
+    assert labels.draw(torch.tensor([0, 1, 2]), matrix).argmax(1).tolist() == [1, 2, 0]
+    with pytest.raises(UserError, match="between 1 and 1"):
+        labels.draw(torch.tensor([0]), matrix, 2)
+
+
+@pytest.mark.parametrize("make", [lambda y: labels.draw(y, transitions.uniform(3)), lambda y: labels.draw_as_paper(y, 3)])
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_true_label_outside_the_classes_is_refused(make, bad):
+    with pytest.raises(UserError, match=rf"A true label is {bad} \(example 2\).*3 classes.*0\.\.2"):
+        make(torch.tensor([0, 1, bad]))
+
+
+# --- what users write ----------------------------------------------------------------------------
+
+WANTED = [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "given_labels",
+    [
+        [1, 0, 2],
+        (1, 0, 2),
+        [1.0, 0.0, 2.0],
+        [{1}, {0}, {2}],
+        [[1], (0,), np.array([2])],
+        np.array([1, 0, 2], dtype=np.uint8),
+        np.array([1, 0, 2], dtype=np.uint16),
+        np.array([1.0, 0.0, 2.0]),
+        np.array([2, 0, 1])[::-1],
+        np.array(WANTED),
+        np.array(WANTED, dtype=bool),
+        np.asfortranarray(np.array(WANTED, dtype=float)),
+        torch.tensor([1, 0, 2], dtype=torch.int16),
+        list(torch.tensor([1, 0, 2])),
+        list(np.array([1, 0, 2])),
+        torch.tensor(WANTED),
+        range(3),
+        iter([1, 0, 2]),
+    ],
+)
+def test_every_way_of_writing_labels_gives_the_same_matrix(given_labels):
+    wanted = np.eye(3).tolist() if isinstance(given_labels, range) else WANTED
+    excluded = labels.to_excluded(given_labels, 3)
+    assert excluded.dtype == torch.uint8
+    assert excluded.tolist() == wanted
+
+
+def test_a_read_only_array_is_taken_without_a_warning():
+    array = np.array([1, 0, 2])
+    array.flags.writeable = False
+    assert labels.to_excluded(array).tolist() == WANTED
+
+
+def test_the_number_of_classes_is_the_largest_label_plus_one():
+    assert labels.to_excluded([0, 4]).shape == (2, 5)
+    assert labels.to_excluded([{0, 4}, {1}]).tolist() == [[1, 0, 0, 0, 1], [0, 1, 0, 0, 0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9).flatmap(lambda k: st.tuples(st.just(k), st.lists(
+    st.sets(st.integers(0, k - 1), min_size=1, max_size=k - 1), min_size=1, max_size=20))))
+def test_sets_survive_the_round_trip(case):
+    classes, rows = case
+    excluded = labels.to_excluded(rows, classes)
+    assert [set(row.nonzero()[:, 0].tolist()) for row in excluded] == rows
+    assert torch.equal(labels.to_excluded(excluded), excluded)
+    assert torch.equal(labels.to_excluded(excluded.numpy(), classes), excluded)
+
+
+@pytest.mark.parametrize(
+    ("given_labels", "classes", "message"),
+    [
+        ([0, 3], 3, r"A label is 3 \(example 1\).*3 classes.*0\.\.2"),
+        ([0, -1], 3, r"A label is -1 \(example 1\).*0\.\.2"),
+        ([-1, -1], None, "A label is -1"),
+        ([{0}, {1, 7}], 3, r"A label is 7 \(example 1\).*0\.\.2"),
+        ([{0}, {-2}], 3, r"A label is -2 \(example 1\)"),
+        ([{0}, set()], 3, r"Example 1 excludes no class \(1 such in all\).*between 1 and 2 of the 3.*Fix or drop"),
+        ([set(), set()], None, "Example 0 excludes no class"),
+        ([{0}, {0, 1, 2}, {0, 1, 2}], 3, r"Example 1 excludes every class \(2 such in all\)"),
+        (np.zeros((2, 3)), None, "Example 0 excludes no class"),
+        (np.ones((2, 3)), 3, "Example 0 excludes every class"),
+        (np.eye(3), 4, "3 columns was given for 4 classes.*list of sets"),
+        (np.array([[0, 2, 1]]), None, "only 0 and 1.*list of sets"),
+        (np.array([[0, np.nan, 1]]), None, "only 0 and 1"),
+        ([[0, 1, 0], [1, 0, 0]], 3, r"Example 0 lists a class twice \(\[0, 1, 0\]\).*pass it as an array"),
+        ([0.5, 1], None, "whole numbers.*fraction"),
+        ([float("nan"), 1], None, "whole numbers.*NaN"),
+        ([float("inf"), 1], None, "whole numbers|infinity"),
+        ([{0.5}], 3, "whole numbers.*fraction"),
+        (["cat", "dog"], None, "whole numbers"),
+        (np.array(["cat", "dog"]), None, "whole numbers"),
+        (np.array([1, None]), None, "whole numbers"),
+        ([{"cat"}], None, "whole numbers"),
+        ([1, {0}], None, "whole numbers|sets"),
+        ([{0}, 1], None, "whole numbers|sets"),
+        ([[[0], [1]]], None, "whole numbers|sets"),
+        ([], None, r"shape \[0\]; wanted one label per example"),
+        (np.zeros((0, 5)), None, "N > 0|no example|0 examples"),
+        (np.zeros((2, 2, 2)), None, r"shape \[2, 2, 2\]"),
+        (torch.tensor(1), None, r"shape \[\]"),
+        (7, None, "vector, a list of sets or a 0/1 matrix, found int"),
+        (None, None, "found NoneType"),
+    ],
+)
+def test_bad_labels_get_one_clear_sentence(given_labels, classes, message):
+    with pytest.raises(UserError, match=message):
+        labels.to_excluded(given_labels, classes)
+
+
+def test_one_hot_checks_and_writes_one_class():
+    assert labels.one_hot(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
+    with pytest.raises(UserError, match=r"A label is 3 \(example 1\)"):
+        labels.one_hot(torch.tensor([0, 3]), 3)

@@ -1,0 +1,96 @@
+"""Addressed randomness: the same address gives the same draws; Beta and Dirichlet follow their distributions."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from complementary.rng import address, beta, dirichlet, generator
+
+HERE = torch.zeros(1)  # says which device to draw on
+
+
+def test_address_is_fixed_for_ever():
+    # blake2b of "0/step/3/7": a change would silently change every published run
+    assert address(0, "step", 3, 7) == 3_536_006_110_930_329_561
+    assert address(1126, "labels") == 160_116_831_555_493_334
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(-(2**70), 2**70), st.text(max_size=20), st.lists(st.integers(0, 10**9), max_size=4)
+)
+def test_every_address_seeds_a_generator(seed, purpose, counters):
+    place = address(seed, purpose, *counters)
+    assert 0 <= place < 2**63
+    assert generator(seed, purpose, *counters).initial_seed() == place
+
+
+def test_neighbouring_addresses_differ():
+    places = [
+        address(seed, purpose, epoch, step)
+        for seed in range(5)
+        for purpose in ("step", "init", "1")
+        for epoch in range(20)
+        for step in range(20)
+    ]
+    places += [address(0, "step"), address(0, "step", 1), address(0, "step", 11), address(0, "step", 1, 1, 0)]
+    assert len(set(places)) == len(places)
+
+
+def test_a_generator_starts_afresh_and_leaves_the_global_stream_alone():
+    before = torch.random.get_rng_state()
+    first = torch.rand(5, generator=generator(3, "x", 1))
+    again = torch.rand(5, generator=generator(3, "x", 1))
+    other = torch.rand(5, generator=generator(3, "x", 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    beta(0.4, 10, HERE, generator(0, "b"))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 3.0, 50.0])
+def test_beta_follows_scipys_beta(alpha):
+    lam = beta(alpha, 20_000, HERE, generator(0, "beta")).double().numpy()
+    assert stats.kstest(lam, stats.beta(alpha, alpha).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2])
+def test_beta_follows_scipys_beta_down_to_the_smallest_weights(alpha):
+    # near 1 float32 has no room left (1 - 1e-9 is 1), so the lower half is compared, where it has
+    lam = beta(alpha, 40_000, HERE, generator(1, "beta")).double().numpy()
+    low = lam[lam < 0.5]
+    assert abs(len(low) / len(lam) - 0.5) < 0.01
+    assert stats.kstest(low, lambda x: 2 * stats.beta(alpha, alpha).cdf(x)).pvalue > 0.01
+    assert np.mean(lam < 1e-9) == pytest.approx(stats.beta(alpha, alpha).cdf(1e-9), abs=0.01)
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_dirichlet_has_scipys_marginals_and_covariance(members, alpha):
+    draws = dirichlet(alpha, (20_000, members), HERE, generator(2, "d")).double().numpy()
+    np.testing.assert_allclose(draws.sum(1), 1, atol=1e-6)
+    marginal = stats.beta(alpha, alpha * (members - 1)).cdf
+    assert min(stats.kstest(draws[:, k], marginal).pvalue for k in range(members)) > 0.005
+    wanted = stats.dirichlet([alpha] * members).cov()
+    np.testing.assert_allclose(np.cov(draws.T), wanted, atol=0.004)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1e-3, 1e4), st.integers(1, 50), st.integers(2, 4), st.integers(0, 1000))
+def test_weights_are_finite_and_sum_to_one_for_any_alpha(alpha, rows, members, seed):
+    weight = dirichlet(alpha, (rows, members), HERE, generator(seed, "w"))
+    assert weight.shape == (rows, members)
+    assert weight.dtype == torch.float32
+    assert bool(torch.isfinite(weight).all() and (weight >= 0).all())
+    torch.testing.assert_close(weight.sum(1), torch.ones(rows))
+
+
+def test_beta_without_a_generator_uses_the_global_stream():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        first = beta(1.0, 4, HERE, None)
+        torch.manual_seed(5)
+        assert torch.equal(first, beta(1.0, 4, HERE, None))

@@ -1,0 +1,186 @@
+"""Transition matrices: golden weights of setup 2, rows of probabilities, and a sentence for every bad matrix."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from complementary import labels, transitions
+from complementary.errors import UserError
+
+GOLDEN_WEIGHTS = {
+    10: [100, 77, 59, 46, 35, 27, 21, 16, 12, 10],
+    5: [100, 83, 69, 58, 48, 40, 34, 28, 23, 20],
+    3: [100, 88, 78, 69, 61, 54, 48, 42, 37, 33],
+}
+
+
+@pytest.mark.parametrize(("ratio", "weights"), GOLDEN_WEIGHTS.items())
+def test_biased_has_the_papers_weights(ratio, weights):
+    matrix = transitions.biased(10, ratio)
+    for i in range(10):
+        total = sum(w for k, w in enumerate(weights) if k != i)
+        wanted = [0 if j == i else weights[j] / total for j in range(10)]
+        np.testing.assert_allclose(matrix[i].numpy(), wanted, rtol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 60), st.floats(1, 100))
+def test_biased_rows_are_probabilities_and_never_name_the_truth(classes, ratio):
+    matrix = transitions.biased(classes, ratio)
+    assert matrix.shape == (classes, classes)
+    assert matrix.dtype == torch.float64
+    assert bool((matrix.diagonal() == 0).all() and (matrix >= 0).all())
+    torch.testing.assert_close(matrix.sum(1), torch.ones(classes, dtype=torch.float64))
+    if classes > 2:  # the rarest label is about `ratio` times rarer than the first, in every row that has both
+        seen = matrix[1:-1, 0] / matrix[1:-1, -1]
+        np.testing.assert_allclose(seen.numpy(), 100 / int(100 * ratio**-1.0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_uniform_is_biased_by_one_and_noisy_by_zero(classes):
+    uniform = transitions.uniform(classes)
+    wanted = [[0 if i == j else 1 / (classes - 1) for j in range(classes)] for i in range(classes)]
+    np.testing.assert_allclose(uniform.numpy(), wanted, rtol=1e-12)
+    torch.testing.assert_close(transitions.biased(classes, 1), uniform)
+    torch.testing.assert_close(transitions.noisy(classes, 0), uniform)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
+def test_noisy_names_the_truth_at_the_rate(rate):
+    matrix = transitions.noisy(5, rate)
+    np.testing.assert_allclose(matrix.diagonal().numpy(), rate)
+    np.testing.assert_allclose(matrix[0, 1:].numpy(), (1 - rate) / 4)
+    np.testing.assert_allclose(matrix.sum(1).numpy(), 1)
+
+
+def test_decay_runs_from_one_to_one_over_ratio():
+    profile = transitions.decay(100, 10)
+    assert profile[0] == 1
+    assert profile[-1] == pytest.approx(0.01)
+    steps = np.diff(np.log(profile))
+    np.testing.assert_allclose(steps, steps[0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("uniform", transitions.uniform(4)),
+        ("biased:10", transitions.biased(4, 10)),
+        ("noisy:0.25", transitions.noisy(4, 0.25)),
+    ],
+)
+def test_parse_makes_the_named_matrix(spec, wanted):
+    assert torch.equal(transitions.parse(spec, 4), wanted)
+
+
+def test_a_matrix_file_is_read_and_its_rows_made_exact(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("0, .3333, .6667\n.5,0,.5\n1,0,0\n")
+    matrix = transitions.parse(f"matrix:{path}", 3)
+    np.testing.assert_allclose(matrix.numpy(), [[0, 0.3333, 0.6667], [0.5, 0, 0.5], [1, 0, 0]])
+    torch.testing.assert_close(matrix.sum(1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0,1\nx,0\n", "not a matrix of numbers"),
+        ("0,1\n1\n", "not a matrix of numbers"),
+        ("0,1,0\n1,0,0\n", r"shape \[2, 3\], but 3 classes need \[3, 3\]"),
+        ("0,2,-1\n.5,0,.5\n.5,.5,0\n", "-1 in row 0, column 2"),
+        ("0,.5,.5\n.5,0,.6\n.5,.5,0\n", r"row 1 sums to 1\.1000.*must sum to 1"),
+        ("0,nan,.5\n.5,0,.5\n.5,.5,0\n", "NaN or infinity"),
+        ("", "t.csv"),
+    ],
+    ids=["text", "ragged", "shape", "negative", "sum", "nan", "empty"],
+)
+def test_a_bad_matrix_file_is_named_with_its_fault(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        transitions.read_transition(path, 3)
+    assert "t.csv" in str(caught.value)
+
+
+def test_a_missing_matrix_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere\.csv cannot be read"):
+        transitions.read_transition(tmp_path / "nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: transitions.uniform(1), "at least 2 classes, found 1"),
+        (lambda: transitions.uniform(0), "at least 2 classes, found 0"),
+        (lambda: transitions.decay(10, 1), "at least 2 classes, found 1"),
+        (lambda: transitions.biased(1, 10), "at least 2 classes, found 1"),
+        (lambda: transitions.biased(5, 0.5), r"ratio is 0\.5.*at least 1"),
+        (lambda: transitions.biased(5, float("nan")), "ratio is nan.*at least 1"),
+        (lambda: transitions.biased(5, 101), "ratio of 101 leaves class 4 no weight.*at most 100"),
+        (lambda: transitions.noisy(5, 1), "rate is 1.*at least 0 and below 1"),
+        (lambda: transitions.noisy(5, -0.1), r"rate is -0\.1"),
+        (lambda: transitions.noisy(5, float("nan")), "rate is nan"),
+        (lambda: transitions.parse("biased:x", 5), "'biased:x' need a number after the colon"),
+        (lambda: transitions.parse("noisy", 5), "'noisy' need a number after the colon"),
+        (lambda: transitions.parse("matrix:", 5), r"'matrix:' are not known; use uniform, .*matrix:FILE\.csv"),
+        (lambda: transitions.parse("uniform:3", 5), "'uniform:3' are not known; use uniform"),
+        (lambda: transitions.parse("odd", 5), "'odd' are not known; use uniform"),
+        (lambda: transitions.check_transition(torch.ones(3) / 3), r"shape \[3\], but 3 classes need \[3, 3\]"),
+        (lambda: transitions.check_transition(torch.zeros(0, 0)), "class"),
+        (lambda: transitions.check_transition(torch.tensor(1.0)), r"shape \[\]"),
+        (lambda: transitions.check_transition(torch.tensor([[0, float("inf")], [1, 0]])), "infinity"),
+    ],
+)
+def test_bad_settings_get_one_clear_sentence(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("kind", ["biased", "noisy"])
+def test_the_example_in_the_error_is_itself_accepted(kind):
+    with pytest.raises(UserError) as caught:
+        transitions.parse(kind, 5)
+    example = str(caught.value).split("such as ")[1].rstrip(".")
+    assert transitions.parse(example, 5).shape == (5, 5)
+
+
+def test_check_accepts_what_users_have_and_does_not_change_it():
+    given_matrix = [[0, 1], [1, 0]]
+    for form in (given_matrix, np.array(given_matrix), torch.tensor(given_matrix, dtype=torch.float32)):
+        checked = transitions.check_transition(form, 2)
+        assert checked.dtype == torch.float64
+        assert checked.tolist() == given_matrix
+    rounded = torch.tensor([[0.0, 0.9995], [1.0, 0.0]])
+    assert transitions.check_transition(rounded)[0, 1] == 1
+    assert rounded[0, 1] < 1
+
+
+def test_empirical_counts_by_hand_with_a_uniform_row_for_an_unseen_class():
+    truth = torch.tensor([0, 0, 0, 1, 1])
+    excluded = torch.tensor([[0, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1, 0, 0]])
+    wanted = [[0, 2 / 3, 1 / 3], [2 / 3, 0, 1 / 3], [0.5, 0.5, 0]]
+    np.testing.assert_allclose(transitions.empirical_transition(truth, excluded).numpy(), wanted)
+
+
+@pytest.mark.parametrize("matrix", [transitions.biased(6, 10), transitions.noisy(6, 0.2)])
+def test_the_matrix_comes_back_from_its_labels(matrix):
+    truth = torch.arange(6).repeat(20_000)
+    excluded = labels.draw(truth, matrix, seed=1)
+    found = transitions.empirical_transition(truth, excluded)
+    torch.testing.assert_close(found, matrix, atol=0.012, rtol=0)
+    # a perfect classifier's surest examples: the estimate without truth finds it as well
+    sure = torch.nn.functional.one_hot(truth, 6).float()
+    guess = transitions.estimate_transition(sure, excluded)
+    torch.testing.assert_close(guess, matrix, atol=0.03, rtol=0)
+    torch.testing.assert_close(guess.sum(1), torch.ones(6, dtype=torch.float64))
+
+
+def test_estimate_averages_exactly_the_surest_share():
+    probabilities = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.1, 0.9]])
+    excluded = torch.tensor([[0, 1], [1, 0], [1, 0], [1, 0]])
+    two_each = transitions.estimate_transition(probabilities, excluded, share=1.0)
+    assert two_each.tolist() == [[0.5, 0.5], [1, 0]]
+    one_each = transitions.estimate_transition(probabilities, excluded, share=0.01)
+    assert one_each.tolist() == [[0, 1], [1, 0]]
