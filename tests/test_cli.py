@@ -7,7 +7,8 @@ import pytest
 
 from complementary import __version__
 from complementary.cli import COMMANDS
-from complementary.config import _home, read_toml
+from complementary.config import Config
+from complementary.settings import options_of, read_toml
 
 FAST = ("--epochs", 2, "--clusters", 20, "--restarts", 1)
 
@@ -33,7 +34,7 @@ def test_version(cll):
 def test_train_help_names_every_option(cll):
     status, out, _ = cll("train", "--help")
     assert status == 0
-    for name in _home():
+    for name in options_of(Config):
         assert f"--{name.replace('_', '-')}" in out
 
 
@@ -43,7 +44,7 @@ def test_train_writes_a_run_and_says_what_came_out(cll, tmp_path):
     assert status == 0
     result = json.loads((tmp_path / "x" / "result.json").read_text())
     assert f"{100 * result['accuracy_last']:.2f} %" in out
-    config = read_toml(tmp_path / "x" / "config.toml")
+    config = read_toml(tmp_path / "x" / "config.toml", Config)
     assert (config.seed, config.grouping.clusters, config.mixing.mix) == (3, 20, "icm")
 
 
@@ -55,7 +56,7 @@ def test_config_repeats_a_run_and_options_override_it(cll, tmp_path):
     names = ("config.toml", "metrics.jsonl", "last.safetensors")
     a, b = ([(tmp_path / run / name).read_bytes() for name in names] for run in "ab")
     assert a == b
-    c = read_toml(tmp_path / "c" / "config.toml")
+    c = read_toml(tmp_path / "c" / "config.toml", Config)
     assert (c.seed, c.mixing.alpha, c.training.flip) == (9, 0.7, True)
 
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from complementary import checkpoint
-from complementary.config import configure, read_toml
+from complementary.config import Config, configure
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
 from complementary.runner import choose_device, run, start
+from complementary.settings import read_toml
 from complementary.transitions import biased, uniform
 
 KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
@@ -35,7 +36,7 @@ def test_a_run_writes_what_it_promises(tmp_path, quick):
     assert result["images_per_second"] > 0
     assert result["versions"]["torch"] == torch.__version__
     assert "cpu" in result["device"]
-    assert read_toml(tmp_path / "x" / "config.toml") == quick
+    assert read_toml(tmp_path / "x" / "config.toml", Config) == quick
 
 
 def test_metrics_and_result_agree(tmp_path, quick):
@@ -60,7 +61,7 @@ def test_the_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick):
 
 def test_the_same_configuration_repeats_exactly_and_another_seed_does_not(tmp_path, quick):
     run(quick, tmp_path / "a")
-    run(read_toml(tmp_path / "a" / "config.toml"), tmp_path / "b")
+    run(read_toml(tmp_path / "a" / "config.toml", Config), tmp_path / "b")
     run(configure(quick, seed=1), tmp_path / "c")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert contents(tmp_path / "a")["metrics.jsonl"] != contents(tmp_path / "c")["metrics.jsonl"]
@@ -238,7 +239,7 @@ def test_nan_stops_the_run_names_the_step_and_keeps_the_last_good_checkpoint(tmp
         return losses.s_nl(logits, excluded) * (float("nan") if steps == 7 else 1.0)
 
     monkeypatch.setitem(LOSSES, "s-nl", poisoned)
-    with pytest.raises(UserError, match=r"NaN or infinite at epoch 2, step 2 \(step 7 in all\).*--lr \(it was 0.001\)"):
+    with pytest.raises(UserError, match=r"NaN or infinite at epoch 2, step 2 \(step 7 in all\).*Try a lower --lr"):
         run(quick, tmp_path, checkpoint_seconds=0)
     tensors, record = checkpoint.read(tmp_path / "checkpoint.safetensors")
     assert (record["epoch"], record["step"]) == (1, 1)

@@ -3,10 +3,11 @@ import torch
 
 from complementary.config import configure
 from complementary.errors import UserError
+from complementary.folder import loop
 from complementary.losses import LOSSES
 from complementary.mix import MIXERS
 from complementary.problem import prepare
-from complementary.runner import loop, run, start
+from complementary.runner import run, start
 from complementary.train import Trainer
 
 CPU = torch.device("cpu")

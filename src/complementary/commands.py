@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from complementary.config import Config, read_toml
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.runner import run
+from complementary.settings import read_toml
 from complementary.train import Trainer
 
 
@@ -38,7 +39,7 @@ class Train(Config):
 
 def train(arguments: list[str]) -> None:
     """The command ``cll train``."""
-    base = read_toml(path) if (path := _base(arguments)) else Config()
+    base = read_toml(path, Config) if (path := _base(arguments)) else Config()
     sections = {f.name: getattr(base, f.name) for f in fields(Config)}
     parser: Any = tyro.conf.OmitArgPrefixes[Train]
     options: Train = tyro.cli(parser, args=arguments, prog="cll train", default=Train(**sections))

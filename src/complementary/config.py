@@ -8,20 +8,14 @@ Names are unique over all sections, so that options can be given flat:
     ('icm', 30)
 """
 
-import dataclasses
-import hashlib
-import json
-import tomllib
-import types
-import typing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from complementary.errors import UserError, one_of
+from complementary.errors import one_of
 from complementary.losses import LOSSES
 from complementary.mix import MIXERS
 from complementary.models import MODELS
+from complementary.settings import Settings, replace, require
 
 
 @dataclass(frozen=True)
@@ -45,10 +39,10 @@ class DataConfig:
     """Share of the training examples whose labels are kept to choose the epoch (SCEL); 0: none."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.holdout <= 0.5, "holdout", self.holdout, "between 0 and 0.5")
-        _require(self.long_tail >= 1, "long-tail", self.long_tail, "at least 1")
-        _require(self.head is None or self.head >= 1, "head", self.head, "at least 1")
-        _require(self.per_example >= 1, "per-example", self.per_example, "at least 1")
+        require(0 <= self.holdout <= 0.5, "holdout", self.holdout, "between 0 and 0.5")
+        require(self.long_tail >= 1, "long-tail", self.long_tail, "at least 1")
+        require(self.head is None or self.head >= 1, "head", self.head, "at least 1")
+        require(self.per_example >= 1, "per-example", self.per_example, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,8 @@ class ClusterConfig:
     """k-means starts; the best one counts."""
 
     def __post_init__(self) -> None:
-        _require(self.clusters >= 0, "clusters", self.clusters, "0 (no clusters) or more")
-        _require(self.restarts >= 1, "restarts", self.restarts, "at least 1")
+        require(self.clusters >= 0, "clusters", self.clusters, "0 (no clusters) or more")
+        require(self.restarts >= 1, "restarts", self.restarts, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -98,8 +92,8 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         one_of("The mixer", self.mix, MIXERS)
-        _require(self.alpha > 0, "alpha", self.alpha, "above 0")
-        _require(self.constant > 0, "constant", self.constant, "above 0")
+        require(self.alpha > 0, "alpha", self.alpha, "above 0")
+        require(self.constant > 0, "constant", self.constant, "above 0")
 
 
 @dataclass(frozen=True)
@@ -143,16 +137,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("The loss", self.loss, LOSSES)
-        _require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
-        _require(self.estimate_epochs >= 1, "estimate-epochs", self.estimate_epochs, "at least 1")
-        _require(self.batch >= 2, "batch", self.batch, "at least 2")
-        _require(self.lr > 0, "lr", self.lr, "above 0")
-        _require(self.weight_decay >= 0, "weight-decay", self.weight_decay, "0 or more")
-        _require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
+        require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        require(self.estimate_epochs >= 1, "estimate-epochs", self.estimate_epochs, "at least 1")
+        require(self.batch >= 2, "batch", self.batch, "at least 2")
+        require(self.lr > 0, "lr", self.lr, "above 0")
+        require(self.weight_decay >= 0, "weight-decay", self.weight_decay, "0 or more")
+        require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Everything that decides the outcome of a run."""
 
     source: DataConfig = field(default_factory=DataConfig)
@@ -163,100 +157,7 @@ class Config:
     seed: int = 0
     """Decides labels, subset, clusters, initial weights and every random draw of the training."""
 
-    def hash(self) -> str:
-        """A name for this configuration: 64 hexadecimal digits."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
-
-
-def _require(holds: bool, name: str, found: object, wanted: str) -> None:
-    if not holds:
-        raise UserError(f"The option {name} is {found}, but it must be {wanted}.")
-
-
-def _home() -> dict[str, str]:
-    """Section of every option; the top level is ''."""
-    homes = {"seed": ""}
-    for section in dataclasses.fields(Config):
-        if section.name != "seed":
-            homes |= {f.name: section.name for f in dataclasses.fields(section.default_factory)}  # type: ignore[arg-type]
-    return homes
-
 
 def configure(base: Config | None = None, **options: Any) -> Config:
     """Return ``base`` (or the defaults) with the given options, named flat: ``configure(mix="icm", seed=1)``."""
-    base = base or Config()
-    homes = _home()
-    for name in options:
-        one_of("The option", name, homes)
-    changed: dict[str, Any] = {}
-    for section in set(homes.values()) - {""}:
-        inner = {n: v for n, v in options.items() if homes[n] == section}
-        changed[section] = dataclasses.replace(getattr(base, section), **inner)
-    return dataclasses.replace(base, **changed, seed=options.get("seed", base.seed))
-
-
-def differences(a: Config, b: Config) -> list[str]:
-    """The options in which two configurations differ, as ``name: a -> b``."""
-    flat_a, flat_b = _flat(a), _flat(b)
-    return [f"{name}: {flat_a[name]} -> {flat_b[name]}" for name in flat_a if flat_a[name] != flat_b[name]]
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    nested = dataclasses.asdict(config)
-    return {"seed": config.seed} | {n: nested[home][n] for n, home in _home().items() if home}
-
-
-# --- TOML: the standard library reads it; writing these flat tables takes ten lines, not a dependency ---
-
-
-def to_toml(config: Config) -> str:
-    """The configuration as TOML text; options that are None are left out."""
-    lines = [f"seed = {config.seed}"]
-    for section, options in dataclasses.asdict(config).items():
-        if section != "seed":
-            lines += ["", f"[{section}]"]
-            lines += [f"{name} = {_toml(value)}" for name, value in options.items() if value is not None]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):  # TOML's basic strings are JSON's, but for the character DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)  # exact for floats
-
-
-def read_toml(path: str | Path) -> Config:
-    """Read a configuration; unknown names and wrong types are errors."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise UserError(f"The configuration {path} cannot be read ({problem.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise UserError(f"{path} is not TOML: {problem}.") from None
-    homes, options = _home(), dict[str, Any]()
-    for section, entries in content.items():
-        for name, value in entries.items() if isinstance(entries, dict) else [(section, entries)]:
-            place = section if isinstance(entries, dict) else ""
-            if homes.get(name) != place:
-                raise UserError(f"{path} sets {name!r} in [{place or 'top level'}], which is not an option there.")
-            options[name] = _typed(f"{path}: {name}", value, _type_of(place, name))
-    return configure(**options)
-
-
-def _type_of(section: str, name: str) -> Any:
-    owner = Config if not section else typing.get_type_hints(Config)[section]
-    return typing.get_type_hints(owner)[name]
-
-
-def _typed(where: str, value: object, wanted: Any) -> object:
-    if typing.get_origin(wanted) is Literal:
-        return one_of(where, str(value), typing.get_args(wanted))
-    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) not in kinds:
-        names = " or ".join(k.__name__ for k in kinds if k is not type(None))
-        raise UserError(f"{where} is {value!r}, but it must be of type {names}.")
-    return value
+    return replace(base or Config(), **options)

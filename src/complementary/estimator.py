@@ -11,7 +11,8 @@ from complementary import labels
 from complementary.config import configure
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
-from complementary.runner import loop, start
+from complementary.folder import loop
+from complementary.runner import start
 from complementary.train import Trainer
 
 

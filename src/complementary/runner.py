@@ -9,12 +9,9 @@
 | result.json | written last: accuracies, noise ratio, speed, versions |
 """
 
-import contextlib
 import dataclasses
-import json
 import platform
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +20,10 @@ import torch
 
 import complementary
 from complementary import checkpoint, transitions
-from complementary.config import Config, configure, differences, read_toml, to_toml
+from complementary.config import Config, configure
 from complementary.data import Dataset
 from complementary.errors import UserError
+from complementary.folder import carry_out, loop
 from complementary.problem import Problem, prepare
 from complementary.train import Trainer
 from complementary.validate import thirds
@@ -53,15 +51,15 @@ def run(
         trainer = start(config, device, dataset)
         loop(trainer, progress=progress)
         return summarise(trainer)
-    folder = Path(out)
-    with _locked(folder):
-        if _finished(folder, config, resume):
-            result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-            return result
-        trainer = start(config, device, dataset)
-        _open(folder, config, trainer)
-        loop(trainer, folder, checkpoint_seconds, progress)
-        return _close(folder, trainer)
+    return carry_out(
+        Path(out),
+        config,
+        lambda: start(config, device, dataset),
+        _close,
+        resume=resume,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    )
 
 
 def start(config: Config, device: str = "auto", dataset: Dataset | None = None) -> Trainer:
@@ -85,28 +83,6 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def loop(
-    trainer: Trainer,
-    folder: Path | None = None,
-    checkpoint_seconds: float = 30.0,
-    progress: Progress | None = None,
-) -> None:
-    """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder."""
-    saved = time.monotonic()
-    while not trainer.done:
-        closed = trainer.advance()
-        if folder is not None:
-            if closed:
-                with (folder / "metrics.jsonl").open("a") as file:
-                    file.write(_line(trainer.history[-1]))
-            if time.monotonic() - saved >= checkpoint_seconds or trainer.done:
-                trainer.check_health()
-                checkpoint.write(folder / "checkpoint.safetensors", *trainer.state())
-                saved = time.monotonic()
-        if progress is not None:
-            progress(trainer)
-
-
 def _with_estimate(config: Config, problem: Problem, device: torch.device) -> Problem:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
     first = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
@@ -117,69 +93,8 @@ def _with_estimate(config: Config, problem: Problem, device: torch.device) -> Pr
     return dataclasses.replace(problem, transition=matrix, loss_transition=matrix)
 
 
-# --- the folder -----------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second process is turned away. Without fcntl (Windows) there is no lock."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); choose another --out.") from None
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.") from None
-        yield
-
-
-def _finished(folder: Path, config: Config, resume: bool) -> bool:
-    """Check what the folder holds -> whether this very run is already complete there."""
-    names = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
-    found = [name for name in names if (folder / name).exists()]
-    if not found:
-        return False
-    if not resume:
-        raise UserError(
-            f"{folder} already holds a run ({', '.join(found)}); pass --resume to go on with it, or another --out."
-        )
-    if "config.toml" in found:
-        changed = differences(read_toml(folder / "config.toml"), config)
-        if changed:
-            raise UserError(
-                f"{folder} holds a run with another configuration ({'; '.join(changed)}); resume it with "
-                f"--config {folder}/config.toml, or choose another --out."
-            )
-    elif found:
-        raise UserError(
-            f"{folder} holds {', '.join(found)} but no config.toml, so it cannot be resumed; choose another --out."
-        )
-    return "result.json" in found
-
-
-def _open(folder: Path, config: Config, trainer: Trainer) -> None:
-    """Restore the checkpoint if there is one, and bring config.toml and metrics.jsonl in step with it."""
-    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
-        leftover.unlink()
-    path = folder / "checkpoint.safetensors"
-    if path.exists():
-        tensors, record = checkpoint.read(path)
-        if record.get("config") != config.hash():
-            raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
-        trainer.restore(tensors, record)
-    checkpoint.write_bytes(folder / "config.toml", to_toml(config).encode())
-    checkpoint.write_bytes(folder / "metrics.jsonl", "".join(map(_line, trainer.history)).encode())
-
-
 def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
-    """Write the weights, then the result; a run is finished once result.json is there."""
+    """Write the weights, of the last epoch and of the selected one."""
     p = trainer.problem
     record = {
         "config": trainer.config.hash(),
@@ -193,14 +108,7 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
     checkpoint.write(folder / "last.safetensors", trainer.model.state_dict(), record)
     if trainer.selected:
         checkpoint.write(folder / "selected.safetensors", trainer.selected, record)
-    result = summarise(trainer)
-    checkpoint.write_bytes(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return result
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row) + "\n"
+    return summarise(trainer)
 
 
 # --- the result -----------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""A job in a folder: started, interrupted, resumed and finished, without ever losing what is there.
+
+| file | what |
+|---|---|
+| config.toml | the configuration |
+| metrics.jsonl | one line per finished epoch; the same bytes however often the job was interrupted |
+| checkpoint.safetensors | while it runs: everything needed to go on |
+| result.json | written last; the job is finished once it is there |
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from complementary import checkpoint
+from complementary.errors import UserError
+from complementary.job import Job
+from complementary.settings import Settings, differences, read_toml, to_toml
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+def carry_out(
+    folder: Path,
+    config: Settings,
+    make: Callable[[], AnyJob],
+    finish: Callable[[Path, AnyJob], dict[str, Any]],
+    *,
+    resume: bool = False,
+    checkpoint_seconds: float = 30.0,
+    progress: Callable[[AnyJob], None] | None = None,
+) -> dict[str, Any]:
+    """Do the job that ``make`` makes, in ``folder`` -> what ``finish`` returns, also written to result.json.
+
+    ``finish`` writes what the job leaves behind (weights). ``resume``: go on with the job that is there;
+    one that is finished is not done again.
+    """
+    with _locked(folder):
+        if _finished(folder, config, resume):
+            stored: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            return stored
+        job = make()
+        _open(folder, config, job)
+        loop(job, folder, checkpoint_seconds, progress)
+        result = finish(folder, job)
+        checkpoint.write_bytes(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        return result
+
+
+def loop(
+    job: AnyJob,
+    folder: Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    progress: Callable[[AnyJob], None] | None = None,
+) -> None:
+    """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder."""
+    saved = time.monotonic()
+    while not job.done:
+        closed = job.advance()
+        if folder is not None:
+            if closed:
+                with (folder / "metrics.jsonl").open("a") as file:
+                    file.write(_line(job.history[-1]))
+            if time.monotonic() - saved >= checkpoint_seconds or job.done:
+                job.check_health()
+                checkpoint.write(folder / "checkpoint.safetensors", *job.state())
+                saved = time.monotonic()
+        if progress is not None:
+            progress(job)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; a second process is turned away. Without fcntl (Windows) there is no lock."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); choose another --out.") from None
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.") from None
+        yield
+
+
+def _finished(folder: Path, config: Settings, resume: bool) -> bool:
+    """Check what the folder holds -> whether this very run is already complete there."""
+    names = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
+    found = [name for name in names if (folder / name).exists()]
+    if not found:
+        return False
+    if not resume:
+        raise UserError(
+            f"{folder} already holds a run ({', '.join(found)}); pass --resume to go on with it, or another --out."
+        )
+    if "config.toml" in found:
+        changed = differences(read_toml(folder / "config.toml", type(config)), config)
+        if changed:
+            raise UserError(
+                f"{folder} holds a run with another configuration ({'; '.join(changed)}); resume it with "
+                f"--config {folder}/config.toml, or choose another --out."
+            )
+    else:
+        raise UserError(
+            f"{folder} holds {', '.join(found)} but no config.toml, so it cannot be resumed; choose another --out."
+        )
+    return "result.json" in found
+
+
+def _open(folder: Path, config: Settings, job: Job) -> None:
+    """Restore the checkpoint if there is one, and bring config.toml and metrics.jsonl in step with it."""
+    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
+        leftover.unlink()
+    path = folder / "checkpoint.safetensors"
+    if path.exists():
+        tensors, record = checkpoint.read(path)
+        if record.get("config") != job.config_hash:
+            raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
+        job.restore(tensors, record)
+    checkpoint.write_bytes(folder / "config.toml", to_toml(config).encode())
+    checkpoint.write_bytes(folder / "metrics.jsonl", "".join(map(_line, job.history)).encode())
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"

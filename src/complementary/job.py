@@ -1,0 +1,153 @@
+"""Something that learns in epochs and steps, and can stop after any step and go on as if it had not.
+
+The loop itself is here, once, for classifiers and encoders alike; what a step does is up to the subclass.
+Every random draw of step (epoch, step) comes from a generator seeded with just that.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from complementary.engine import Step, engine
+from complementary.errors import UserError
+from complementary.rng import address, generator
+
+
+class Job(ABC):
+    """Counters, order of examples, health and history of a training in progress."""
+
+    def __init__(
+        self, config_hash: str, seed: int, epochs: int, batch: int, examples: int, device: torch.device
+    ) -> None:
+        self.config_hash, self.seed, self.epochs, self.batch = config_hash, seed, epochs, batch
+        self.examples, self.device = examples, device
+        self.steps_per_epoch = examples // batch
+        self.epoch = self.step_in_epoch = 0
+        self.random = torch.Generator(device=device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)
+        self.history: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self.run_step: Step = engine(self.step, device)
+
+    # --- what a subclass says -----------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, index: Tensor, random: torch.Generator) -> Tensor:
+        """One update on the examples at ``index`` int [B] -> the loss, a scalar on the device.
+
+        Fixed shapes, no wait for the device, all randomness from ``random``: on a GPU it is captured.
+        """
+
+    @abstractmethod
+    def networks(self) -> list[nn.Module]:
+        """Everything with weights that must stay finite."""
+
+    @abstractmethod
+    def scores(self) -> dict[str, Any]:
+        """What to record at the end of an epoch."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All that must be saved to go on exactly."""
+
+    @abstractmethod
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+
+    def open_epoch(self) -> None:
+        """Called before the first step of an epoch."""
+        return
+
+    # --- the loop -----------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are finished."""
+        return self.epoch >= self.epochs
+
+    def advance(self) -> bool:
+        """Take the next step, and close the epoch if it was its last -> whether it was."""
+        started = time.perf_counter()
+        if self.step_in_epoch == 0:
+            self._shuffle()
+            self.loss_sum.zero_()
+            self.open_epoch()
+        index = self.order[self.step_in_epoch * self.batch : (self.step_in_epoch + 1) * self.batch]
+        self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch))
+        loss = self.run_step(index, self.random)
+        self.loss_sum += loss
+        here = self.epoch * self.steps_per_epoch + self.step_in_epoch
+        self.first_bad = torch.where((self.first_bad < 0) & ~torch.isfinite(loss), here, self.first_bad)
+        self.step_in_epoch += 1
+        closed = self.step_in_epoch == self.steps_per_epoch
+        if closed and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds += time.perf_counter() - started
+        if closed:
+            self._close_epoch()
+        return closed
+
+    def _shuffle(self) -> None:
+        source = generator(self.seed, "order", self.epoch)
+        self.order = torch.randperm(self.examples, generator=source).to(self.device)
+
+    def _close_epoch(self) -> None:
+        self.check_health()
+        row = {"epoch": self.epoch + 1, "loss": float(self.loss_sum) / self.steps_per_epoch, **self.scores()}
+        self.history.append(row)
+        self.epoch, self.step_in_epoch = self.epoch + 1, 0
+
+    def check_health(self) -> None:
+        """Raise if a loss or a weight is not finite, naming the first bad step."""
+        bad = int(self.first_bad)
+        if bad < 0 and all(bool(torch.isfinite(p).all()) for n in self.networks() for p in n.parameters()):
+            return
+        place = bad if bad >= 0 else self.epoch * self.steps_per_epoch + self.step_in_epoch - 1
+        epoch, step = divmod(place, self.steps_per_epoch)
+        raise UserError(
+            f"The loss turned NaN or infinite at epoch {epoch + 1}, step {step + 1} (step {place + 1} in all). "
+            "Training was stopped; the last good checkpoint, if one was written, is kept. Try a lower --lr, and look "
+            "for extreme values in the data."
+        )
+
+    # --- what a checkpoint holds --------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and a JSON-able record from which `restore` goes on exactly."""
+        record: dict[str, Any] = {"epoch": self.epoch, "step": self.step_in_epoch, "seconds": self.seconds}
+        record |= {"config": self.config_hash, "history": json.dumps(self.history)}
+        return self.tensors() | {"loss_sum": self.loss_sum}, record
+
+    def restore(self, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+        """Go back to a state that `state` gave."""
+        self.load_tensors(tensors)
+        self.loss_sum.copy_(tensors["loss_sum"])
+        self.epoch, self.step_in_epoch, self.seconds = record["epoch"], record["step"], record["seconds"]
+        self.history = json.loads(record["history"])
+        if self.step_in_epoch:
+            self._shuffle()
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser as named tensors, ``optimiser/3/exp_avg`` and so on."""
+    slots = optimiser.state_dict()["state"].items()
+    return {f"optimiser/{i}/{slot}": value for i, values in slots for slot, value in values.items()}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Take back what `optimiser_tensors` gave."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in named("optimiser", tensors).items():
+        i, slot = name.split("/")
+        slots.setdefault(int(i), {})[slot] = value
+    optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
+
+
+def named(head: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those under ``head/``, without it: ``{"model/fc.bias": t}`` -> ``{"fc.bias": t}``."""
+    return {name.removeprefix(f"{head}/"): t for name, t in tensors.items() if name.startswith(f"{head}/")}

@@ -1,0 +1,127 @@
+"""What all configurations can do: frozen dataclasses with flat option names, TOML and a hash.
+
+A configuration has options and, one level down, sections (dataclasses of options). Names are unique over
+all of it, so that an option can be named without its section.
+"""
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from complementary.errors import UserError, one_of
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of every configuration."""
+
+    def hash(self) -> str:
+        """A name for this configuration: 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def require(holds: bool, name: str, found: object, wanted: str) -> None:
+    """Raise a sentence about the option ``name`` unless ``holds``."""
+    if not holds:
+        raise UserError(f"The option {name} is {found}, but it must be {wanted}.")
+
+
+def options_of(kind: type[Settings]) -> dict[str, str]:
+    """Every option of a configuration and its section; '' for those at the top level."""
+    homes: dict[str, str] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        inner = [f.name for f in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else None
+        homes |= {name: ""} if inner is None else dict.fromkeys(inner, name)
+    return homes
+
+
+def replace(base: AnySettings, **options: Any) -> AnySettings:
+    """Return ``base`` with the given options, named flat."""
+    homes = options_of(type(base))
+    for name in options:
+        one_of("The option", name, homes)
+    changed: dict[str, Any] = {n: v for n, v in options.items() if homes[n] == ""}
+    for section in {homes[n] for n in options} - {""}:
+        inner = {n: v for n, v in options.items() if homes[n] == section}
+        changed[section] = dataclasses.replace(getattr(base, section), **inner)
+    return dataclasses.replace(base, **changed)
+
+
+def differences(a: Settings, b: Settings) -> list[str]:
+    """The options in which two configurations of a kind differ, as ``name: a -> b``."""
+    flat_a, flat_b = _flat(a), _flat(b)
+    return [f"{name}: {flat_a[name]} -> {flat_b[name]}" for name in flat_a if flat_a[name] != flat_b[name]]
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    homes = options_of(type(settings))
+    return {n: getattr(getattr(settings, home) if home else settings, n) for n, home in homes.items()}
+
+
+# --- TOML: the standard library reads it; writing these flat tables takes ten lines, not a dependency ---
+
+
+def to_toml(settings: Settings) -> str:
+    """The configuration as TOML text; options that are None are left out."""
+    nested = dataclasses.asdict(settings)
+    lines = _lines({name: value for name, value in nested.items() if not isinstance(value, dict)})
+    for section, options in nested.items():
+        if isinstance(options, dict):
+            lines += ["", f"[{section}]", *_lines(options)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(options: dict[str, Any]) -> list[str]:
+    return [f"{name} = {_toml(value)}" for name, value in options.items() if value is not None]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):  # TOML's basic strings are JSON's, but for the character DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)  # exact for floats
+
+
+def read_toml(path: str | Path, kind: type[AnySettings]) -> AnySettings:
+    """Read a configuration; unknown names and wrong types are errors."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise UserError(f"The configuration {path} cannot be read ({problem.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise UserError(f"{path} is not TOML: {problem}.") from None
+    homes, options = options_of(kind), dict[str, Any]()
+    for section, entries in content.items():
+        for name, value in entries.items() if isinstance(entries, dict) else [(section, entries)]:
+            place = section if isinstance(entries, dict) else ""
+            if homes.get(name) != place:
+                raise UserError(f"{path} sets {name!r} in [{place or 'top level'}], which is not an option there.")
+            options[name] = _typed(f"{path}: {name}", value, _type_of(kind, place, name))
+    return replace(kind(), **options)
+
+
+def _type_of(kind: type[Settings], section: str, name: str) -> Any:
+    owner = kind if not section else typing.get_type_hints(kind)[section]
+    return typing.get_type_hints(owner)[name]
+
+
+def _typed(where: str, value: object, wanted: Any) -> object:
+    if typing.get_origin(wanted) is Literal:
+        return one_of(where, str(value), typing.get_args(wanted))
+    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) not in kinds:
+        names = " or ".join(k.__name__ for k in kinds if k is not type(None))
+        raise UserError(f"{where} is {value!r}, but it must be of type {names}.")
+    return value
