@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from complementary import transitions
 from complementary.errors import UserError
 from complementary.losses import LOSSES, dm, fwd, s_exp, s_nl
+from complementary.rng import dirichlet, generator
 
 
 def softmax(row):
@@ -52,7 +53,7 @@ MATRIX = transitions.biased(5, 10)
 
 
 def test_the_registry_names_the_four_losses():
-    assert LOSSES == {"s-nl": s_nl, "s-exp": s_exp, "fwd": fwd, "dm": dm}
+    assert list(LOSSES.items()) == [("s-nl", s_nl), ("s-exp", s_exp), ("fwd", fwd), ("dm", dm)]
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -60,9 +61,7 @@ def test_the_registry_names_the_four_losses():
 def test_values_are_the_formulas(name, kind):
     excluded = torch.tensor(KINDS[kind])
     found = LOSSES[name](LOGITS, excluded, MATRIX)
-    wanted = [
-        SLOW[name](row, t, MATRIX.tolist()) for row, t in zip(LOGITS.tolist(), excluded.tolist(), strict=True)
-    ]
+    wanted = [SLOW[name](row, t, MATRIX.tolist()) for row, t in zip(LOGITS.tolist(), excluded.tolist(), strict=True)]
     assert found.shape == (3,)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-5, atol=1e-6)
@@ -80,15 +79,17 @@ def test_gradients_are_those_of_the_formulas(name, kind):
             assert float(logits.grad[i, k]) == pytest.approx(slope / (2 * step), rel=2e-4, abs=2e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data(), st.sampled_from(sorted(LOSSES)), st.integers(2, 8))
 def test_any_logits_and_any_labels_agree_with_the_formulas(data, name, classes):
     row = data.draw(st.lists(st.floats(-30, 30, width=32), min_size=classes, max_size=classes))
     t = data.draw(st.lists(st.floats(0, 1, width=32), min_size=classes, max_size=classes))
     matrix = transitions.biased(classes, 7)
     found = float(LOSSES[name](torch.tensor([row]), torch.tensor([t]), matrix))
-    assert found == pytest.approx(SLOW[name](row, t, matrix.tolist()), rel=1e-4, abs=1e-3 if name == "fwd" else 0.15)
-    assert found >= 0
+    # where p is nearly 1, float32's last digit of 1 - p is 6 % of the 1e-6 beside it
+    slack = 0.07 * sum(t) if name == "s-nl" else 1e-4
+    assert found == pytest.approx(SLOW[name](row, t, matrix.tolist()), rel=1e-4, abs=slack)
+    assert found >= -1e-5  # the 1e-6 inside the logarithm lets S-NL dip below 0
 
 
 EXTREMES = torch.tensor(
@@ -100,7 +101,7 @@ EXTREMES = torch.tensor(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("label", [[1.0, 0, 0, 0], [1, 1, 1, 0], [0.2, 0.3, 0.5, 0], [0, 0, 0, 0]], ids=str)
 def test_values_and_gradients_are_finite_at_huge_logits(name, dtype, label):
-    logits = EXTREMES.to(dtype).requires_grad_()
+    logits = EXTREMES.clone().to(dtype).requires_grad_()
     excluded = torch.tensor(label).expand(6, 4)
     loss = LOSSES[name](logits, excluded, transitions.uniform(4))
     loss.sum().backward()
@@ -136,7 +137,7 @@ def test_a_step_downhill_makes_the_excluded_class_less_likely(name):
     logits = torch.zeros(1, 4, requires_grad=True)
     excluded = torch.tensor([[0.0, 1, 0, 0]])
     LOSSES[name](logits, excluded, transitions.uniform(4)).sum().backward()
-    assert float((logits - logits.grad).softmax(1)[0, 1]) < 0.25
+    assert float((logits.detach() - logits.grad).softmax(1)[0, 1]) < 0.25
 
 
 def test_forward_correction_without_a_matrix_says_what_to_pass():
@@ -147,7 +148,7 @@ def test_forward_correction_without_a_matrix_says_what_to_pass():
 @pytest.mark.parametrize("matrix", [transitions.uniform(5), transitions.noisy(5, 0.3), transitions.biased(5, 10)])
 def test_forward_correction_is_least_where_the_prediction_is_true(matrix):
     """Proper: averaged over the labels of class 2, no other prediction costs less than certainty of class 2."""
-    grid = torch.cat([torch.eye(5)[2:3], torch.distributions.Dirichlet(torch.ones(5)).sample((500,))])
+    grid = torch.cat([torch.eye(5)[2:3], dirichlet(1.0, (500, 5), LOGITS, generator(0, "grid"))])
     logits = grid.clamp_min(1e-9).log()
     cost = sum(float(matrix[2, k]) * fwd(logits, torch.eye(5)[k].expand(501, 5), matrix) for k in range(5))
     assert float(cost[0]) <= float(cost[1:].min()) + 1e-5

@@ -14,7 +14,7 @@ from complementary.rng import generator
 IDS = st.lists(st.integers(-5, 5), min_size=1, max_size=40).map(torch.tensor)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(IDS)
 def test_groups_lay_members_side_by_side(ids):
     order, start, size, rank = partners.group(ids)
@@ -25,7 +25,7 @@ def test_groups_lay_members_side_by_side(ids):
         assert int(order[start[i] + rank[i]]) == i
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(IDS, st.integers(1, 2), st.booleans(), st.integers(0, 99), st.data())
 def test_partners_share_the_group_and_are_distinct_where_there_is_room(ids, count, distinct, seed, data):
     index = torch.tensor(data.draw(st.lists(st.integers(0, len(ids) - 1), min_size=1, max_size=20)))
@@ -89,7 +89,7 @@ def test_a_random_number_of_almost_one_picks_the_last_and_not_the_one_after(monk
     assert torch.equal(partners.draw(partners.group(ids), index, 1, False)[:, 0], (index - 1) % 1000)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 12), st.integers(0, 999))
 def test_draw_where_finds_only_allowed_partners(size, seed):
     source = generator(seed, "w")

@@ -140,7 +140,7 @@ def test_what_needs_truth_says_so():
     dataset = Dataset("mine", Split(torch.randn(40, 2), excluded=excluded), None, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
     for options, said in (
         ({"labels": "uniform"}, "has no true labels, which drawing labels needs"),
-        ({"long_tail": 2.0}, "has no true labels, which a long tail needs"),
+        ({"long_tail": 2.0}, "A long tail needs true labels, but this set has none"),
         ({"mix": "intra-class"}, "The oracle mixer intra-class needs true labels"),
         ({"transition": "oracle"}, "--transition oracle counts the true labels"),
     ):

@@ -54,5 +54,5 @@ def default_padding(height: int) -> int:
 def normalise(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Images uint8 [B, C, H, W] with mean and std [C] on a 0–1 scale, or vectors [B, D] with [D] -> float32."""
     if inputs.ndim == 2:
-        return (inputs - mean) / std
+        return (inputs.float() - mean) / std
     return (inputs.float() - 255 * mean[:, None, None]) / (255 * std[:, None, None])

@@ -11,6 +11,7 @@ from importlib import import_module
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("complementary.demo", "main", "see it work: 1,797 digits, four ways of mixing, about a minute"),
     "train": ("complementary.commands", "train", "train a classifier from complementary labels"),
+    "data": ("complementary.data.commands", "main", "list, get, show and import datasets"),
     "predict": ("complementary.commands", "predict", "apply a trained run to images or vectors"),
 }
 

@@ -31,9 +31,13 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
         )
     if not bool(torch.isfinite(points).all()):
         raise UserError("The points to cluster hold NaN or infinity; check the embeddings.")
-    points = points.float()
+    if restarts < 1:
+        raise UserError(f"restarts is {restarts}, but k-means needs at least 1.")
+    middle = points.float().mean(0)  # far from the origin |a|^2 - 2ab + |b|^2 would lose all its digits
+    points = (points - middle).float()
     runs = (_lloyd(points, _start(points, clusters, seed, r), iterations) for r in range(restarts))
-    return min(runs, key=lambda run: run.inertia)
+    best = min(runs, key=lambda run: run.inertia)
+    return best._replace(centres=(best.centres + middle).float())
 
 
 def _start(points: Tensor, clusters: int, seed: int, restart: int) -> Tensor:

@@ -34,7 +34,7 @@ def noise_ratio(
     """
     noisy = torch.zeros((), dtype=torch.long)
     total = torch.zeros((), dtype=torch.long)
-    truth, excluded = truth.cpu(), excluded.cpu()
+    truth, excluded = truth.cpu(), excluded.cpu()  # pairs are counted where the generator is
     cluster = None if cluster is None else cluster.cpu()
     for turn in range(passes):
         source = generator(seed, "noise", turn)
@@ -52,6 +52,5 @@ def expected_noise_ratio(truth: Tensor, transition: Tensor) -> float:
     """Noise of plain Mixup with one label each, from the class shares alone. truth int [N], transition [K, K]."""
     share = torch.bincount(truth, minlength=len(transition)).double() / len(truth)
     pair = share[:, None] * share[None, :]
-    pair.fill_diagonal_(0)
     clean = (1 - transition) * (1 - transition.T)
     return float((pair * (1 - clean)).sum())

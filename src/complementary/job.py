@@ -63,6 +63,10 @@ class Job(ABC):
         """Called before the first step of an epoch."""
         return
 
+    def before_step(self) -> None:
+        """Called before every step, outside of what is captured: schedules belong here."""
+        return
+
     # --- the loop -----------------------------------------------------------------------------------
 
     @property
@@ -79,6 +83,7 @@ class Job(ABC):
             self.open_epoch()
         index = self.order[self.step_in_epoch * self.batch : (self.step_in_epoch + 1) * self.batch]
         self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch))
+        self.before_step()
         loss = self.run_step(index, self.random)
         self.loss_sum += loss
         here = self.epoch * self.steps_per_epoch + self.step_in_epoch

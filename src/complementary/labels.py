@@ -36,6 +36,7 @@ def draw(truth: Tensor, transition: Tensor, per_example: int = 1, seed: int = 0)
     transition = check_transition(transition)
     classes = len(transition)
     check_classes(truth, classes, "A true label")
+    truth = truth.long()  # narrower types index as masks, and overflow below
     possible = int((transition > 0).sum(1).min())
     if not 1 <= per_example <= min(possible, classes - 1):
         raise UserError(
@@ -66,7 +67,7 @@ def _draw_several(truth: Tensor, transition: Tensor, count: int, source: torch.G
     excluded = torch.zeros(len(truth), classes, dtype=torch.uint8)
     log_transition = transition.log().float()
     for rows in torch.arange(len(truth)).split(max(1, 2**24 // classes)):  # bounded memory
-        noise = -torch.empty(len(rows), classes).exponential_(generator=source).log()
+        noise = -torch.empty(len(rows), classes).exponential_(generator=source).clamp_min(1e-30).log()
         chosen = (log_transition[truth[rows]] + noise).topk(count, dim=1).indices
         excluded[rows[:, None], chosen] = 1
     return excluded
@@ -97,9 +98,10 @@ def marginal(transition: Tensor, per_example: int, draws: int = 20_000) -> Tenso
     if per_example == 1:
         return transition
     classes = len(transition)
-    truth = torch.arange(classes).repeat_interleave(draws)
-    excluded = draw(truth, transition, per_example, seed=PAPER_SEED)
-    return excluded.view(classes, draws, classes).double().mean(1) / per_example
+    rows = [
+        draw(torch.full((draws,), k), transition, per_example, seed=PAPER_SEED).double().mean(0) for k in range(classes)
+    ]
+    return torch.stack(rows) / per_example
 
 
 # --- from the user, at the door ------------------------------------------------------------------
@@ -112,11 +114,11 @@ def to_excluded(labels: object, classes: int | None = None) -> Tensor:
     each), or a 0/1 array [N, K]. ``classes``: K; by default the largest label plus one.
     """
     if isinstance(labels, (Tensor, np.ndarray)):
-        array = torch.as_tensor(labels).detach().cpu()
+        array = labels.detach().cpu() if isinstance(labels, Tensor) else _as_integers(labels)
         excluded = _from_matrix(array, classes) if array.ndim == 2 else _from_vector(array, classes)
     elif isinstance(labels, Iterable):
         rows = list(labels)
-        if rows and isinstance(rows[0], Iterable) and not isinstance(rows[0], (str, bytes)):
+        if any(_is_set(row) for row in rows):
             excluded = _from_sets(rows, classes)
         else:
             excluded = _from_vector(_as_integers(rows), classes)
@@ -125,8 +127,14 @@ def to_excluded(labels: object, classes: int | None = None) -> Tensor:
     return check_excluded(excluded)
 
 
+def _is_set(row: object) -> bool:
+    return isinstance(row, Iterable) and not isinstance(row, (str, bytes)) and getattr(row, "ndim", 1) > 0
+
+
 def check_excluded(excluded: Tensor) -> Tensor:
     """Return ``excluded`` [N, K] if every example excludes at least one class and not all of them."""
+    if len(excluded) == 0:
+        raise UserError(f"Labels have shape {list(excluded.shape)}; there must be at least one example, N > 0.")
     count = excluded.sum(1)
     for bad, what in (
         (count == 0, "excludes no class"),
@@ -151,9 +159,9 @@ def check_classes(values: Tensor, classes: int, what: str = "A label") -> None:
         )
 
 
-def _as_integers(rows: list[object]) -> Tensor:
+def _as_integers(rows: object) -> Tensor:
     try:
-        return torch.as_tensor(np.asarray(rows))
+        return torch.from_numpy(np.array(rows))  # a copy: torch takes no read-only or reversed array
     except (TypeError, ValueError):
         raise UserError("Labels must be whole numbers (class indices); found something else among them.") from None
 
@@ -162,8 +170,10 @@ def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
     if vector.ndim != 1 or len(vector) == 0:
         raise UserError(f"Labels have shape {list(vector.shape)}; wanted one label per example, [N] with N > 0.")
     if vector.is_floating_point():
-        if not bool((vector == vector.round()).all()):
-            raise UserError("Labels must be whole numbers (class indices); found a fraction or NaN among them.")
+        if not bool((torch.isfinite(vector) & (vector == vector.round())).all()):
+            raise UserError(
+                "Labels must be whole numbers (class indices); found a fraction, NaN or infinity among them."
+            )
         vector = vector.long()
     return one_hot(vector.long(), classes or int(vector.max()) + 1)
 
@@ -183,8 +193,13 @@ def _from_matrix(matrix: Tensor, classes: int | None) -> Tensor:
 
 
 def _from_sets(rows: list[Iterable[int]], classes: int | None) -> Tensor:
+    for i, row in enumerate(rows):
+        if not _is_set(row):
+            raise UserError(f"Example {i} is {row!r}, but others are sets; give every example a set of whole numbers.")
     listed = [list(row) for row in rows]
     for i, row in enumerate(listed):
+        if any(_is_set(label) for label in row):
+            raise UserError(f"Example {i} holds {row}; a set must hold whole numbers (class indices) only.")
         if len(set(row)) < len(row):
             raise UserError(
                 f"Example {i} lists a class twice ({row}); give each class once, or, if this is a 0/1 matrix, "

@@ -43,7 +43,8 @@ def fwd(logits: Tensor, excluded: Tensor, transition: Tensor | None = None) -> T
     """
     if transition is None:
         raise UserError("The loss fwd needs a transition matrix [K, K], such as transitions.uniform(K).")
-    predicted = logits.float().softmax(1) @ transition.to(logits.device, torch.float32)
+    with torch.autocast(logits.device.type, enabled=False):  # else the product would be bfloat16
+        predicted = logits.float().softmax(1) @ transition.to(logits.device, torch.float32)
     return -(excluded.float() * predicted.clamp_min(1e-8).log()).sum(1)
 
 

@@ -16,7 +16,7 @@ Where the paper's text and its published code disagree, the text is the default 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -57,8 +57,11 @@ class GroupMixup:
     others: ClassVar[int] = 1  # partners of each example
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise UserError(f"The mixing parameter alpha is {self.alpha}, but it must be above 0.")
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                one_of(f"The {name} of {type(self).__name__}", getattr(self, name), get_args(hint))
+        if not 0 < self.alpha < float("inf"):
+            raise UserError(f"The mixing parameter alpha is {self.alpha}, but it must be above 0 and finite.")
 
     def __call__(
         self,
@@ -73,6 +76,8 @@ class GroupMixup:
 
         ``index`` int [B]: the examples' places in the training set, needed with a ``pool`` only.
         """
+        if not x.is_floating_point():
+            raise UserError(f"Inputs of type {x.dtype} cannot be mixed; normalise them to floats first.")
         chosen, found = self.choose(excluded, cluster, index=index, generator=generator)
         members = [(x, excluded)] + [self._take(x, excluded, column, generator) for column in chosen.unbind(1)]
         inputs, labels = [m[0] for m in members], torch.stack([m[1] for m in members], dim=1)

@@ -132,7 +132,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_po
             f"The model {name} needs images [C, H, W], but the inputs have shape {list(shape)}; use mlp or linear."
         )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(address(seed, "init"))
+        torch.default_generator.manual_seed(address(seed, "init"))
         if name == "resnet18":
             return ResNet18(shape, classes, max_pool)
         simple: dict[str, type[Linear] | type[MLP] | type[SmallCNN]] = {

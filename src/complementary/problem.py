@@ -99,11 +99,8 @@ def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, 
         if ratio not in (1.0, tail):
             raise UserError(f"--labels {source.labels} sets the long tail to {tail:g}, but --long-tail says {ratio:g}.")
         ratio = tail
-    chosen = torch.arange(len(train))
-    if ratio > 1:
-        seed = None if source.draws == "paper" else config.seed
-        head = source.head or dataset.head
-        chosen = imbalance.long_tail(_truth(dataset, "a long tail"), classes, ratio, head, seed)
+    seed = None if source.draws == "paper" else config.seed
+    chosen = imbalance.subset(train.truth, classes, len(train), ratio, source.head, dataset.head, seed)
     if spec == "given":
         if train.excluded is None:
             raise UserError(f"The set {dataset.name} comes without complementary labels; use --labels uniform.")

@@ -60,7 +60,9 @@ def _without_diagonal(weight: Tensor) -> Tensor:
 def check_transition(matrix: Tensor, classes: int | None = None, name: str = "The transition matrix") -> Tensor:
     """Return ``matrix`` as float64 [K, K] if its rows are probabilities, else say what is wrong with it."""
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    size = classes or len(matrix)
+    size = classes or (len(matrix) if matrix.ndim else 0)
+    if size < 2:
+        raise UserError(f"{name} has shape {list(matrix.shape)}; it must be [K, K] for at least 2 classes.")
     if matrix.ndim != 2 or tuple(matrix.shape) != (size, size):
         raise UserError(f"{name} has shape {list(matrix.shape)}, but {size} classes need [{size}, {size}].")
     if not torch.isfinite(matrix).all():
@@ -79,7 +81,8 @@ def check_transition(matrix: Tensor, classes: int | None = None, name: str = "Th
 def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
     """Read a matrix [K, K] from a CSV file: row = true class, column = complementary label."""
     try:
-        matrix = np.loadtxt(path, delimiter=",", ndmin=2)
+        text = Path(path).read_text(encoding="utf-8")  # not by name: NumPy would fetch a URL
+        matrix = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2) if text.strip() else np.zeros((0, 0))
     except OSError as problem:
         raise UserError(f"The transition matrix {path} cannot be read ({problem.strerror or problem}).") from None
     except ValueError as problem:
@@ -94,13 +97,14 @@ def parse(spec: str, classes: int) -> Tensor:
         return uniform(classes)
     if kind == "matrix" and value:
         return read_transition(value, classes)
-    makers = {"biased": biased, "noisy": noisy}
+    makers = {"biased": (biased, "biased:10"), "noisy": (noisy, "noisy:0.1")}
     if kind in makers:
+        make, example = makers[kind]
         try:
             number = float(value)
         except ValueError:
-            raise UserError(f"Labels {spec!r} need a number after the colon, such as {kind}:0.1.") from None
-        return makers[kind](classes, number)
+            raise UserError(f"Labels {spec!r} need a number after the colon, such as {example}.") from None
+        return make(classes, number)
     raise UserError(
         f"Labels {spec!r} are not known; use uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, "
         "setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO, or given (labels that came with the data)."

@@ -10,7 +10,8 @@ def scel(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     logits [N, K], excluded [N, K], transition [K, K] -> scalar, mean of -log (p T)_k over each example's
     labels. Lin and Lin 2023. Needs no true label, so it may choose the epoch.
     """
-    predicted = logits.float().softmax(1) @ transition.to(logits.device, torch.float32)
+    with torch.autocast(logits.device.type, enabled=False):  # else the product would be bfloat16
+        predicted = logits.float().softmax(1) @ transition.to(logits.device, torch.float32)
     return -(_per_label(excluded) * torch.log(predicted + 1e-6)).sum(1).mean()
 
 
@@ -20,7 +21,7 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     logits [N, K], excluded [N, K], transition [K, K] -> scalar. Ishida et al. 2019; it can be negative,
     and its variance is large.
     """
-    return (_per_label(excluded) @ _inverse(transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
+    return (_corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
 
 
 def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
@@ -29,7 +30,7 @@ def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> 
     logits [N, K], excluded [N, K], transition [K, K] -> scalar. For uniform labels it is
     1 - (K - 1) x (share of predictions that name an excluded class).
     """
-    weight = _per_label(excluded) @ _inverse(transition, logits)
+    weight = _corrected(excluded, transition, logits)
     return weight.gather(1, logits.argmax(1, keepdim=True)).mean()
 
 
@@ -37,6 +38,11 @@ def _per_label(excluded: Tensor) -> Tensor:
     """Each example's labels share a weight of 1. [N, K] -> float [N, K]."""
     excluded = excluded.float()
     return excluded / excluded.sum(1, keepdim=True)
+
+
+def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
+    with torch.autocast(like.device.type, enabled=False):
+        return _per_label(excluded) @ _inverse(transition, like)
 
 
 def _inverse(transition: Tensor, like: Tensor) -> Tensor:

@@ -33,9 +33,8 @@ def load(name: str, root: Path | None = None, folder: Path | None = None, say: S
     place = cache.cache_root(root)
     if name in TABLE:
         spec = TABLE[name]
-        stored = obtain(spec, place, folder, say if cache_lacks(place, name) else _silent)
-        base = obtain(TABLE[spec.base], place, folder, _silent).arrays if spec.base else None
-        return to_dataset(stored, base)
+        base = _obtain(spec.base, place, folder, say).arrays if spec.base else None
+        return to_dataset(_obtain(name, place, folder, say), base)
     own = cache.read(place, name)
     if own is None:
         known = ", ".join([*TABLE, *(n for n in cache.names(place) if n not in TABLE)])
@@ -45,9 +44,10 @@ def load(name: str, root: Path | None = None, folder: Path | None = None, say: S
     return to_dataset(own, None)
 
 
-def cache_lacks(root: Path, name: str) -> bool:
-    """Whether the cache has no set of that name."""
-    return not (root / "sets" / name / "manifest.json").exists()
+def _obtain(name: str, root: Path, folder: Path | None, say: Say) -> cache.Stored:
+    """From the cache without a word; from anywhere else telling ``say``."""
+    cached = (root / "sets" / name / "manifest.json").exists()
+    return obtain(TABLE[name], root, folder, _silent if cached else say)
 
 
 def _silent(_: str) -> None:

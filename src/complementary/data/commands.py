@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
+import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from complementary import imbalance, labels, transitions
@@ -216,3 +217,14 @@ def import_data(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"list": list_sets, "get": get, "show": show, "import": import_data}
+
+
+def main(arguments: list[str]) -> None:
+    """Run ``cll data COMMAND ...``."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        rows = [f"  {name:<7} {(function.__doc__ or '').splitlines()[0]}" for name, function in COMMANDS.items()]
+        print("usage: cll data COMMAND [options]\n\ncommands:\n" + "\n".join(rows))
+        print("\ncll data COMMAND --help tells more.")
+        return
+    name = one_of("The command", arguments[0], COMMANDS)
+    tyro.cli(COMMANDS[name], args=arguments[1:], prog=f"cll data {name}")

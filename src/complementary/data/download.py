@@ -16,7 +16,7 @@ PIECE = 2**18
 
 
 class Unreachable(UserError):
-    """The address does not answer, or does not have the file."""
+    """The source does not answer, does not have the file, or stops halfway: nothing is wrong with what came."""
 
 
 def download(address: str, checksum: str, target: Path) -> None:
@@ -27,12 +27,15 @@ def download(address: str, checksum: str, target: Path) -> None:
     """
     part = target.with_name(target.name + ".part")
     resumed = part.exists()
-    _fetch_all(address, part)
-    found = file_checksum(part, checksum)
-    if found != checksum and resumed:
-        part.unlink()
+    try:
         _fetch_all(address, part)
-        found = file_checksum(part, checksum)
+        if resumed and file_checksum(part, checksum) != checksum:
+            part.unlink()
+            _fetch_all(address, part)
+    except OSError:  # the disk is full: what came so far must not keep it so
+        part.unlink(missing_ok=True)
+        raise
+    found = file_checksum(part, checksum)
     if found != checksum:
         part.unlink()
         raise UserError(f"{address} gave a file with {found}, but {checksum} is published: it was thrown away.")
@@ -57,7 +60,7 @@ def _fetch_all(address: str, part: Path) -> None:
         if have > wanted:
             part.unlink()
         elif attempt == ATTEMPTS:
-            raise UserError(
+            raise Unreachable(
                 f"{address} stopped after {size(have)} of {size(wanted)}, {ATTEMPTS} times; the same command "
                 "goes on from there."
             )
@@ -66,30 +69,33 @@ def _fetch_all(address: str, part: Path) -> None:
 def _fetch(address: str, part: Path) -> tuple[int, int | None]:
     """One connection: append to ``part`` what is missing. Returns its length and the length it should have."""
     start = part.stat().st_size if part.exists() else 0
+    answer = _open(address, start)
+    if answer is None:  # the server has nothing beyond what we hold: the file is whole, or another one
+        return start, start
+    with answer:
+        start = start if answer.status == 206 else 0
+        length = answer.headers.get("Content-Length")
+        wanted = start + int(length) if length is not None and length.isdigit() else None
+        _append(answer, part, start, wanted, address)
+    return part.stat().st_size, wanted
+
+
+def _open(address: str, start: int) -> http.client.HTTPResponse | None:
+    """Connect and ask for everything from byte ``start`` on; None if the file ends there."""
     request = urllib.request.Request(address, headers={"User-Agent": "complementary", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            start = start if answer.status == 206 else 0
-            length = answer.headers.get("Content-Length")
-            wanted = start + int(length) if length is not None else None
-            _append(answer, part, start, wanted, address)
+        return urllib.request.urlopen(request, timeout=TIMEOUT)  # type: ignore[no-any-return]
     except urllib.error.HTTPError as problem:
-        if problem.code == 416 and start:  # nothing lies beyond what we have: complete, or another file
-            part.unlink() if _total(problem) != start else None
-            return (start, start) if part.exists() else _fetch(address, part)
+        problem.close()
+        if problem.code == 416 and start:
+            return None
         raise Unreachable(f"{urlsplit(address).netloc} answers {problem.code} {problem.reason}") from None
-    except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException, ValueError) as problem:
+    except (OSError, http.client.HTTPException, ValueError) as problem:
         reason = getattr(problem, "reason", None) or problem
         words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         raise Unreachable(f"{urlsplit(address).netloc} cannot be reached ({words})") from None
-    return part.stat().st_size, wanted
-
-
-def _total(answer: urllib.error.HTTPError) -> int | None:
-    total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
-    return int(total) if total.isdigit() else None
 
 
 def _append(answer: http.client.HTTPResponse, part: Path, start: int, wanted: int | None, address: str) -> None:
@@ -99,7 +105,7 @@ def _append(answer: http.client.HTTPResponse, part: Path, start: int, wanted: in
         while True:
             try:
                 piece = answer.read(PIECE)
-            except (http.client.IncompleteRead, ConnectionError, TimeoutError):
+            except (http.client.HTTPException, OSError):
                 return  # what came so far is kept; the caller compares lengths
             if not piece:
                 return

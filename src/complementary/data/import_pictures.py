@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from complementary.data.cache import Draft
+from complementary.data.drafts import Draft
 from complementary.data.labels_csv import LabelTable, Row, read_labels
 from complementary.data.matching import Matched, match
 from complementary.data.pictures import decode_into, find_pictures

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from complementary.data.assemble import multi_hot
-from complementary.data.cache import Array, Draft
+from complementary.data.cache import Array
+from complementary.data.drafts import Draft
 from complementary.data.import_pictures import test_table
 from complementary.data.labels_csv import read_classes, read_labels
 from complementary.data.matching import Matched, match
@@ -46,6 +47,7 @@ def own_labels(train: Vectors, path: Path, classes_file: Path | None = None) -> 
     truth, excluded, labels = (arrays.get(key) for key in ("train/truth", "train/excluded", "labels"))
     if truth is None and excluded is None and labels is None:
         raise UserError(f"{path} holds no labels of its own; name a CSV with --labels.")
+    _check_lengths(train, path)
     highest = [int(a.max()) + 1 for a in (truth, labels) if a is not None and a.size]
     count = excluded.shape[1] if excluded is not None else max(highest)
     names = arrays["classes"].tolist() if "classes" in arrays else [str(k) for k in range(count)]
@@ -54,6 +56,21 @@ def own_labels(train: Vectors, path: Path, classes_file: Path | None = None) -> 
         excluded = multi_hot(np.atleast_2d(labels.T).T.astype(np.int64), len(classes), str(path))
     index = np.arange(len(arrays["train/inputs"]))
     return classes, Matched(index, _as(excluded, np.uint8), _as(truth, np.int64))
+
+
+def _check_lengths(train: Vectors, path: Path) -> None:
+    count = len(train.arrays["train/inputs"])
+    words = {"train/truth": "true labels", "train/excluded": "complementary labels", "labels": "complementary labels"}
+    for key, what in words.items():
+        labels = train.arrays.get(key)
+        found = count if labels is None else len(np.atleast_1d(labels))
+        if found != count:
+            raise UserError(f"{path}: {count} examples but {found} {what}; they must match.")
+    excluded = train.arrays.get("train/excluded")
+    if excluded is not None and excluded.ndim != 2:
+        raise UserError(
+            f"{path}: excluded is {list(excluded.shape)}; wanted 0/1 [N, K] (class numbers: complementary)."
+        )
 
 
 def _own_test(train: Vectors) -> tuple[Vectors, Matched]:

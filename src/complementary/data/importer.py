@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from complementary.data import cache
-from complementary.data.cache import Array, Draft, Stored
+from complementary.data import cache, drafts
+from complementary.data.cache import Array, Stored
 from complementary.data.dataset import Dataset
+from complementary.data.drafts import Draft
 from complementary.data.import_pictures import import_pictures
 from complementary.data.import_vectors import import_vectors
 from complementary.data.pictures import FITS
@@ -29,7 +30,7 @@ def run_import(request: Import, root: Path, say: Say) -> Dataset:
     """Import into the cache ``root``; either the whole set is there afterwards, or nothing has changed."""
     _check(request, root)
     problems = Problems()
-    with cache.lock(root, request.name, say), cache.writing(root, request.name) as draft:
+    with drafts.lock(root, request.name, say), drafts.writing(root, request.name) as draft:
         _check(request, root)  # another process may have imported that name while this one waited
         is_table = request.path.suffix.lower() in SUFFIXES and request.path.is_file()
         classes = (import_vectors if is_table else import_pictures)(request, draft, problems, say)
@@ -37,7 +38,7 @@ def run_import(request: Import, root: Path, say: Say) -> Dataset:
         facts = _facts(request, classes, draft)
         arrays = {key: draft.get(key) for key in draft.facts}
         dataset = to_dataset(Stored({"name": request.name, **facts}, arrays), None)  # checks every label
-        cache.commit(root, request.name, draft, facts)
+        drafts.commit(root, request.name, draft, facts)
     return dataset
 
 

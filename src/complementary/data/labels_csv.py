@@ -22,11 +22,15 @@ TRUTH_HEADERS = ("truth", "true", "class")
 
 @dataclass
 class Row:
-    """What the table says of one example: class names, not yet checked. ``line``: where it says so first."""
+    """What the table says of one example: class names, not yet checked. ``line``: where it says so first.
+
+    ``disagrees``: whether another line gives another truth.
+    """
 
     line: int
     excluded: list[str]
     truth: str | None
+    disagrees: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ def read_labels(path: Path, say: Say) -> LabelTable:
     rows: dict[str, Row] = {}
     for number, cells in lines[header:]:
         row = rows.setdefault(_key(cells[0]), Row(number, [], None))
-        for column in nots:
-            names = cells[column].split(";") if column < len(cells) else []
-            row.excluded += [name.strip() for name in names if name.strip() and name.strip() not in row.excluded]
-        if truth is not None and truth < len(cells) and cells[truth].strip():
-            row.truth = cells[truth].strip()
+        names = [name.strip() for i in nots if i < len(cells) for name in cells[i].split(";")]
+        row.excluded = list(dict.fromkeys([*row.excluded, *(name for name in names if name)]))
+        known = cells[truth].strip() if truth is not None and truth < len(cells) else ""
+        row.disagrees = row.disagrees or bool(known and row.truth and known != row.truth)
+        row.truth = known or row.truth
     return LabelTable(rows, bool(nots), truth is not None)
 
 

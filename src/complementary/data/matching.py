@@ -29,8 +29,8 @@ class Matched:
 def match(keys: Sequence[str], table: LabelTable, classes: Sequence[str], problems: Problems, what: str) -> Matched:
     """Find each example's row, check it, and note everything that does not fit in ``problems``.
 
-    ``keys``: names of the examples; a row may give the whole name or, where that is unique, its last
-    part. ``what``: "pictures" or "rows", for the report.
+    ``keys``: names of the examples; a row may give the whole name, its last part where that is unique, or
+    more folders in front of it. ``what``: "pictures" or "rows", for the report.
     """
     owners = _owners(keys, table)
     number = {name: k for k, name in enumerate(classes)}
@@ -55,13 +55,19 @@ def match(keys: Sequence[str], table: LabelTable, classes: Sequence[str], proble
 
 
 def _owners(keys: Sequence[str], table: LabelTable) -> dict[str, Row]:
-    """Example name -> its row: by whole name first, then by a last part that only one example has."""
+    """Example name -> its row: by whole name first, then where one name is the end of the other."""
     owners = {key: table.rows[key] for key in keys if key in table.rows}
     short = Counter(key.rpartition("/")[2] for key in keys)
-    for key in keys:
+    for key in keys:  # the table gives only the last part, and no other example has the same
         last = key.rpartition("/")[2]
         if key not in owners and short[last] == 1 and last in table.rows:
             owners[key] = table.rows[last]
+    known = set(keys)
+    for name, row in table.rows.items():  # the table gives folders above the one that is imported
+        while name not in known and "/" in name:
+            name = name.partition("/")[2]
+        if name in known:
+            owners.setdefault(name, row)
     return owners
 
 
@@ -78,6 +84,8 @@ def _sound(key: str, row: Row, table: LabelTable, number: dict[str, int], proble
         problems.add("rows that exclude every class", f"{key} (line {row.line})")
     if table.has_truth and not row.truth:
         problems.add("rows without a truth", f"{key} (line {row.line})")
+    if row.disagrees:
+        problems.add("rows that disagree about the truth", f"{key} (line {row.line} and later)")
     return len(problems) == before
 
 

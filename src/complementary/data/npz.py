@@ -90,3 +90,13 @@ def as_whole(array: NDArray[np.generic], what: str) -> NDArray[np.int64]:
     if not np.array_equal(whole, array):
         raise UserError(f"{what} holds fractions or NaN; wanted whole numbers (class indices).")
     return whole
+
+
+def decode_npz_parts(files: Files) -> dict[str, NDArray[np.generic]]:
+    """KMNIST's four official files, one array each: ``kmnist-train-imgs.npz``, ``kmnist-test-labels.npz`` ..."""
+    arrays = {}
+    for name, content in files.items():
+        split = "train" if "train" in name else "test"
+        part = f"{split}/inputs" if "imgs" in name else f"{split}/truth"
+        arrays[part] = _shaped(part, next(iter(open_npz(content, name).values())), name)
+    return arrays

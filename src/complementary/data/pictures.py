@@ -24,9 +24,15 @@ def find_pictures(folder: Path) -> list[Path]:
     """All pictures in ``folder`` and its subfolders, sorted; hidden files and folders are passed over."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; wanted a folder of pictures, or a .npz, .npy or .csv of features.")
-    found = []
+    found: list[Path] = []
+    seen: set[Path] = set()
     for home, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        real = Path(home).resolve()
+        if real in seen:  # a link back to a folder above would never end
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(home, f) for f in files if not f.startswith(".") and f.lower().endswith(SUFFIXES)]
     if not found:
         raise UserError(f"{folder} holds no pictures ({', '.join(SUFFIXES)}).")

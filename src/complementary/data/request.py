@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from complementary.data.cache import Draft
+from complementary.data.drafts import Draft
 from complementary.data.labels_csv import LabelTable, read_classes
 from complementary.data.matching import Matched
 from complementary.errors import UserError

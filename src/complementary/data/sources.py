@@ -25,9 +25,7 @@ def user_folder(folder: Path | None) -> Path | None:
         return None
     path = Path(named).expanduser()
     if not path.exists():
-        raise UserError(
-            f"The folder {path} does not exist; name one that holds the files (--from or COMPLEMENTARY_DATA)."
-        )
+        raise UserError(f"The folder {path} (--from or COMPLEMENTARY_DATA) does not exist; name one with the files.")
     return path
 
 

@@ -148,7 +148,12 @@ _KMNIST = replace(
     mean=(0.1918,),
     std=(0.3483,),
     head=6000,
-    places=(*_idx_places("kmnist", "KMNIST/raw"), ("kmnist.npz", "npz")),
+    places=(
+        *_idx_places("kmnist", "KMNIST/raw"),
+        ("kmnist", "kmnist-npz"),
+        (".", "kmnist-npz"),
+        ("kmnist.npz", "npz"),
+    ),
     downloads=(Download("https", "https://codh.rois.ac.jp/kmnist/dataset/kmnist/", "idx", KMNIST_CHECKSUMS),),
 )
 _CIFAR10 = NamedSet(

@@ -40,6 +40,8 @@ def read_vectors(path: Path) -> Vectors:
         raise UserError(f"{path} holds {', '.join(arrays)}, but no inputs (see docs/data.md for the names).")
     count = len(arrays["train/inputs"])
     named = arrays["names"].tolist() if "names" in arrays else range(count)
+    if len(named) != count:
+        raise UserError(f"{path}: {count} examples but {len(named)} names; they must match.")
     return Vectors(arrays, [str(name) for name in named])
 
 

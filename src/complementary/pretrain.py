@@ -1,0 +1,319 @@
+"""Self-supervised pretraining: one loop for SimSiam, BYOL and MoCo v3.
+
+The result is an encoder: the body's weights, with what is needed to apply it. True labels are not used;
+the kNN probe, where asked for, is an oracle figure in the log.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from complementary import checkpoint, data, models
+from complementary.augment import normalise
+from complementary.data import Dataset
+from complementary.encoders import ENCODERS
+from complementary.engine import compiled
+from complementary.errors import UserError, one_of
+from complementary.folder import carry_out
+from complementary.imbalance import subset
+from complementary.job import Job, load_optimiser, named, optimiser_tensors
+from complementary.models import Network
+from complementary.probes import knn_accuracy
+from complementary.rng import address
+from complementary.runner import choose_device, device_name, versions
+from complementary.settings import Settings, require
+from complementary.views import Draw, Views
+
+COLLAPSED = 0.05  # the gauge of healthy features is near 1
+
+
+@dataclass(frozen=True)
+class PretrainConfig(Settings):
+    """An encoder: which images, which objective, which views. The recipe is SimSiam's for CIFAR."""
+
+    data: str = "digits"
+    """Name of the dataset; only its training images are used."""
+    long_tail: float = 1.0
+    """Pretrain on exactly the images of a run with this long tail (and the same --seed and --draws)."""
+    head: int | None = None
+    """Size of the largest class in a long tail, as in cll train."""
+    draws: Literal["addressed", "paper"] = "addressed"
+    """paper: a long tail takes the first images of each class, as the published experiments did."""
+    encoder: str = "simsiam"
+    """simsiam, byol or mocov3."""
+    body: str = "auto"
+    """cnn or resnet18; auto: resnet18 for images of 16 pixels and more, else cnn."""
+    max_pool: bool = True
+    """resnet18: keep the max-pool, as the paper did."""
+    epochs: int = 800
+    """Passes over the images."""
+    batch: int = 512
+    """Images per step; each is seen in two views."""
+    lr: float | None = None
+    """Learning rate per 256 images, decayed by a cosine; None: the objective's own."""
+    weight_decay: float = 5e-4
+    """L2 penalty."""
+    smallest: float = 0.2
+    """Random resized crop: the smallest share of the area."""
+    flip: bool | None = None
+    """Mirror at random; None: where that keeps the class (not for digits)."""
+    jitter: float = 0.8
+    """Probability of colour jitter (.4 .4 .4 .1); grey-scale images: brightness and contrast."""
+    grey: float = 0.2
+    """Probability of taking the colour away."""
+    blur: float = 0.0
+    """Probability of a Gaussian blur."""
+    solarise: float = 0.0
+    """Probability of solarising (inverting what is bright)."""
+    probe_every: int = 0
+    """Measure kNN accuracy every so many epochs (an oracle: it needs the true labels); 0: never."""
+    seed: int = 0
+    """Decides the subset, the initial weights and every random draw."""
+
+    def __post_init__(self) -> None:
+        one_of("The encoder", self.encoder, ENCODERS)
+        one_of("The body", self.body, ("auto", "cnn", "resnet18"))
+        require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        require(self.batch >= 2, "batch", self.batch, "at least 2")
+        require(self.lr is None or self.lr > 0, "lr", self.lr, "above 0")
+        require(self.long_tail >= 1, "long-tail", self.long_tail, "at least 1")
+        require(0 < self.smallest <= 1, "smallest", self.smallest, "above 0 and at most 1")
+        for name in ("jitter", "grey", "blur", "solarise"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability, 0 to 1")
+
+
+class TwoViews(nn.Module):
+    """From raw images and draws to the loss: pure and of fixed shape, so that it compiles as a whole."""
+
+    def __init__(self, objective: nn.Module, views: Views, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.objective, self.views = objective, views
+        self.mean, self.std = mean, std
+
+    def forward(self, images: Tensor, first: Draw, second: Draw) -> Tensor:
+        """Images uint8 [B, C, H, W] and a draw for each view -> scalar."""
+        x1, x2 = (self._view(images, draw) for draw in (first, second))
+        loss: Tensor = self.objective(x1, x2)
+        return loss
+
+    def _view(self, images: Tensor, draw: Draw) -> Tensor:
+        x = normalise(255 * self.views.apply(images, draw), self.mean, self.std)
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+class Pretrainer(Job):
+    """An encoder in training."""
+
+    def __init__(self, config: PretrainConfig, dataset: Dataset, device: torch.device) -> None:
+        chosen = chosen_images(config, dataset)
+        images = dataset.train.inputs[chosen]
+        check_images(dataset, config.batch, len(images))
+        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(images), device)
+        self.config, self.dataset, self.chosen = config, dataset, chosen
+        self.images = images.to(device)
+        self.mean, self.std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
+        self.body_name = config.body if config.body != "auto" else _suited(tuple(images.shape[1:]))
+        objective = build_objective(
+            config.encoder, self.body_name, tuple(images.shape[1:]), config.seed, config.max_pool
+        )
+        self.objective = objective.to(device, memory_format=torch.channels_last)
+        self.views = views_for(config, dataset)
+        self.loss = compiled(TwoViews(self.objective, self.views, self.mean, self.std), device, enabled=True)
+        self.lr = (config.lr or self.objective.base_lr) * config.batch / 256
+        self.optimiser = self._new_optimiser()
+        self.momentum = torch.zeros((), device=device)
+
+    def _new_optimiser(self) -> torch.optim.SGD:
+        """SGD with the learning rate as a tensor on a GPU, so that a captured step sees it change."""
+        constant = self.objective.constant
+        parts: list[list[nn.Parameter]] = [[], []]
+        for name, parameter in self.objective.named_parameters():
+            if parameter.requires_grad:
+                parts[constant is not None and name.startswith(constant)].append(parameter)
+        groups = [{"params": part, "lr": self._as_rate(self.lr)} for part in parts if part]
+        return torch.optim.SGD(groups, momentum=0.9, weight_decay=self.config.weight_decay, fused=True)
+
+    def _as_rate(self, value: float) -> Any:
+        return torch.tensor(value, device=self.device) if self.device.type == "cuda" else value
+
+    # --- the hot path -----------------------------------------------------------------------------
+
+    def step(self, index: Tensor, random: torch.Generator) -> Tensor:
+        """One update on two views of the images at ``index`` int [B] -> the loss, a scalar on the device."""
+        self.objective.train()
+        images = self.images[index]
+        size = (images.shape[2], images.shape[3])
+        first, second = (self.views.draw(len(index), size, self.device, random) for _ in range(2))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = self.loss(images, first, second)  # type: ignore[call-arg]
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        self.objective.follow(self.momentum)
+        return loss.detach()
+
+    def before_step(self) -> None:
+        """Set this step's learning rate and momentum: a half cosine over the whole training."""
+        done = (self.epoch * self.steps_per_epoch + self.step_in_epoch) / (self.epochs * self.steps_per_epoch)
+        fall = (1 + math.cos(math.pi * done)) / 2
+        group = self.optimiser.param_groups[0]  # the second, if any, is the part that does not decay
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(self.lr * fall)
+        else:
+            group["lr"] = self.lr * fall
+        if self.objective.momentum is not None:
+            low, high = self.objective.momentum
+            self.momentum.fill_(high - (high - low) * fall)
+
+    # --- around it --------------------------------------------------------------------------------
+
+    def networks(self) -> list[nn.Module]:
+        """Body and heads."""
+        return [self.objective]
+
+    def scores(self) -> dict[str, Any]:
+        """Learning rate, collapse gauge and, when it is time, the kNN probe."""
+        scores: dict[str, Any] = {"lr": float(self.optimiser.param_groups[0]["lr"]), "gauge": self.gauge()}
+        if scores["gauge"] < COLLAPSED and self.epoch >= 2:
+            raise UserError(
+                f"The encoder collapsed: at epoch {self.epoch + 1} all images have nearly the same features "
+                f"(gauge {scores['gauge']:.3f}, healthy is near 1). The last checkpoint is kept. Try a lower --lr or a "
+                "larger --batch."
+            )
+        every = self.config.probe_every
+        if every and ((self.epoch + 1) % every == 0 or self.epoch + 1 == self.epochs):
+            scores["oracle_knn"] = self.knn()
+        return scores
+
+    @torch.no_grad()
+    def gauge(self) -> float:
+        """Spread of the projections' directions on up to 1,024 images: 1 is isotropic, 0 is collapsed."""
+        self.objective.eval()
+        x = normalise(self.images[:1024], self.mean, self.std)
+        z = F.normalize(self.objective.project(x).float())
+        return float(z.std(0).mean() * z.shape[1] ** 0.5)
+
+    def knn(self) -> float | None:
+        """kNN accuracy on the test set: an oracle figure; None without true labels."""
+        train, test = self.dataset.train, self.dataset.test
+        if train.truth is None or test is None or test.truth is None:
+            return None
+        banks = (features(self.objective.body, part, self.mean, self.std) for part in (self.images, test.inputs))
+        bank, queries = banks
+        truth = train.truth[self.chosen].to(self.device)
+        return knn_accuracy(bank, truth, queries, test.truth.to(self.device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Body, heads, slow copy and the optimiser's state."""
+        return {f"objective/{k}": v for k, v in self.objective.state_dict().items()} | optimiser_tensors(self.optimiser)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        self.objective.load_state_dict(named("objective", tensors))
+        rates = [group["lr"] for group in self.optimiser.param_groups]
+        load_optimiser(self.optimiser, tensors)
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def chosen_images(config: PretrainConfig, dataset: Dataset) -> Tensor:
+    """The training images of this configuration: indices int [M], the same as those of a run of that subset."""
+    seed = None if config.draws == "paper" else config.seed
+    ratio, usual = config.long_tail, dataset.head
+    return subset(dataset.train.truth, len(dataset.classes), len(dataset.train), ratio, config.head, usual, seed)
+
+
+def check_images(dataset: Dataset, batch: int, count: int) -> None:
+    """Raise unless there are images, and enough of them for a batch."""
+    if dataset.train.inputs.ndim != 4:
+        raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
+    if count < batch:
+        raise UserError(f"There are {count} images, fewer than one batch of {batch}; pass --batch {count} or less.")
+
+
+def _suited(shape: tuple[int, ...]) -> str:
+    return "resnet18" if min(shape[1:]) >= 16 else "cnn"
+
+
+def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> tuple[Network, int]:
+    """A network without its last layer -> (body, number of features)."""
+    body = models.build(name, shape, 1, seed, max_pool)
+    width = body.fc.in_features
+    del body.fc
+    return body, width
+
+
+def build_objective(encoder: str, body: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> Any:
+    """The named objective with a new body and new heads, all depending on ``seed`` only."""
+    network, width = build_body(body, shape, seed, max_pool)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(address(seed, "heads"))
+        return ENCODERS[encoder](network, width)  # type: ignore[call-arg]
+
+
+def views_for(config: PretrainConfig, dataset: Dataset) -> Views:
+    """The augmentation of this configuration."""
+    flip = dataset.flip if config.flip is None else config.flip
+    return Views(
+        config.smallest, 0.5 * flip, config.jitter, grey=config.grey, blur=config.blur, solarise=config.solarise
+    )
+
+
+@torch.no_grad()
+def features(body: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
+    """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
+    body.eval()
+    parts = [body.features(normalise(part.to(mean.device), mean, std)) for part in images.split(batch)]
+    return F.normalize(torch.cat(parts).float())
+
+
+def pretrain(
+    config: PretrainConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    checkpoint_seconds: float = 30.0,
+    progress: Any = None,
+    dataset: Dataset | None = None,
+) -> dict[str, Any]:
+    """Pretrain in the folder ``out`` -> the result; encoder.safetensors there holds the body."""
+    return carry_out(
+        Path(out),
+        config,
+        lambda: Pretrainer(config, dataset or data.load(config.data), choose_device(device)),
+        _finish,
+        resume=resume,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    )
+
+
+def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
+    record = {
+        "body": job.body_name,
+        "max_pool": job.config.max_pool,
+        "shape": list(job.images.shape[1:]),
+        "mean": job.mean.tolist(),
+        "std": job.std.tolist(),
+        "config": job.config_hash,
+    }
+    checkpoint.write(folder / "encoder.safetensors", job.objective.body.state_dict(), record)
+    views = 2 * len(job.history) * job.steps_per_epoch * job.batch
+    return {
+        "loss_last": job.history[-1]["loss"],
+        "gauge_last": job.history[-1]["gauge"],
+        "oracle_knn": job.history[-1].get("oracle_knn"),
+        "images": job.examples,
+        "views_per_second": round(views / job.seconds, 1),
+        "train_seconds": round(job.seconds, 3),
+        "config": vars(job.config),
+        "config_hash": job.config_hash,
+        "device": device_name(job.device),
+        "versions": versions(),
+    }
