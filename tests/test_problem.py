@@ -108,7 +108,7 @@ def test_partners_from_the_whole_set_leave_nobody_alone():
 def test_embeddings_from_a_file_follow_the_subset(tmp_path):
     dataset = load("digits")
     np.save(tmp_path / "z.npy", np.eye(10)[dataset.train.truth.numpy()] * 3)  # a perfect encoder
-    config = configure(mix="icm", clusters=10, embedding=f"file:{tmp_path / 'z.npy'}", long_tail=5.0)
+    config = configure(mix="icm", clusters=10, encoder=f"embeddings:{tmp_path / 'z.npy'}", long_tail=5.0)
     assert prepare(config).facts["oracle_noise_ratio"] == 0
 
 
@@ -123,8 +123,8 @@ def test_embeddings_from_a_file_follow_the_subset(tmp_path):
         ({"labels": "setup-1:10", "long_tail": 50.0}, "sets the long tail to 10, but --long-tail says 50"),
         ({"labels": "biased:10", "draws": "paper"}, "--draws paper knows only one uniform label"),
         ({"per_example": 10}, "10 labels per example were asked for"),
-        ({"embedding": "clip"}, "The embedding 'clip' is not known; use pixels or file:Z.npy"),
-        ({"embedding": "file:/nowhere.npy"}, "The embeddings /nowhere.npy cannot be read"),
+        ({"encoder": "clip"}, "The encoder 'clip' is not known; use one of: pixels, random, simsiam"),
+        ({"encoder": "embeddings:/nowhere.npy"}, "The embeddings /nowhere.npy cannot be read"),
         ({"long_tail": 1000.0}, "leaves class 9 empty"),
         ({"mix": "extra-class", "partners_from": "dataset"}, "takes no pool"),
     ],
@@ -151,4 +151,4 @@ def test_what_needs_truth_says_so():
 def test_embeddings_of_the_wrong_length_are_refused(tmp_path):
     np.save(tmp_path / "z.npy", np.ones((10, 3)))
     with pytest.raises(UserError, match=r"have shape \[10, 3\]; wanted one row per training example"):
-        prepare(configure(embedding=f"file:{tmp_path / 'z.npy'}"))
+        prepare(configure(encoder=f"embeddings:{tmp_path / 'z.npy'}"))

@@ -13,8 +13,9 @@ import torch
 from complementary import checkpoint
 from complementary.config import Config, configure
 from complementary.data import Dataset, Split
+from complementary.device import choose_device
 from complementary.errors import UserError
-from complementary.runner import choose_device, run, start
+from complementary.runner import run, start
 from complementary.settings import read_toml
 from complementary.transitions import biased, uniform
 

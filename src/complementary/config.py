@@ -51,8 +51,13 @@ class ClusterConfig:
 
     clusters: int = 50
     """Number of clusters (k-means)."""
-    embedding: str = "pixels"
-    """What is clustered: pixels, or file:Z.npy with one row of numbers per training example."""
+    encoder: str = "pixels"
+    """What is clustered: pixels, random, the features of simsiam, byol or mocov3 (pretrained first, once),
+    run:FOLDER (of cll pretrain), file:WEIGHTS (a ResNet-18 state dict) or embeddings:Z.npy."""
+    pretrain_epochs: int = 800
+    """Epochs of pretraining, where the encoder is still to be trained."""
+    assignments: str | None = None
+    """A file of cll cluster --out: take the clusters from there, without any encoder."""
     restarts: int = 10
     """k-means starts; the best one counts."""
 

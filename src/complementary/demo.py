@@ -18,10 +18,11 @@ from complementary import diagnose, report
 from complementary.augment import normalise
 from complementary.checkpoint import write_bytes
 from complementary.config import Config, configure
+from complementary.device import device_name, versions
 from complementary.folder import loop
 from complementary.problem import build_mixer, prepare, training_truth
 from complementary.rng import generator
-from complementary.runner import device_name, start, summarise, versions
+from complementary.runner import start, summarise
 from complementary.train import Trainer
 
 MIXES = ("none", "mixup", "icm", "micm")

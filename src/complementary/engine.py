@@ -65,7 +65,7 @@ class Captured:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.loss = self.step(self.index, random)
         except RuntimeError as problem:
-            reason = str(problem).splitlines()[0]
+            reason = (str(problem) or type(problem).__name__).splitlines()[0]
             warnings.warn(f"The step could not be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
             return
         self.graph = graph

@@ -145,11 +145,13 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Take back what `optimiser_tensors` gave."""
+    """Take back what `optimiser_tensors` gave, laid out in memory as the weights are: fused updates insist on it."""
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in named("optimiser", tensors).items():
         i, slot = name.split("/")
-        slots.setdefault(int(i), {})[slot] = value
+        like = torch.empty_like(weights[int(i)], dtype=value.dtype, device=value.device)
+        slots.setdefault(int(i), {})[slot] = like.copy_(value) if value.shape == like.shape else value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
 
 

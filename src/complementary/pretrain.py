@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from complementary import checkpoint, data, models
 from complementary.augment import normalise
 from complementary.data import Dataset
+from complementary.device import choose_device, device_name, versions
 from complementary.encoders import ENCODERS
 from complementary.engine import compiled
 from complementary.errors import UserError, one_of
@@ -25,11 +26,11 @@ from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.models import Network
 from complementary.probes import knn_accuracy
 from complementary.rng import address
-from complementary.runner import choose_device, device_name, versions
 from complementary.settings import Settings, require
 from complementary.views import Draw, Views
 
 COLLAPSED = 0.05  # the gauge of healthy features is near 1
+SETTLED = 50  # steps before the gauge counts: it rests on running batch-norm statistics, which lag behind
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ class PretrainConfig(Settings):
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         require(self.lr is None or self.lr > 0, "lr", self.lr, "above 0")
         require(self.long_tail >= 1, "long-tail", self.long_tail, "at least 1")
+        require(self.head is None or self.head >= 1, "head", self.head, "at least 1")
+        require(self.weight_decay >= 0, "weight-decay", self.weight_decay, "0 or more")
+        require(self.probe_every >= 0, "probe-every", self.probe_every, "0 (never) or more")
         require(0 < self.smallest <= 1, "smallest", self.smallest, "above 0 and at most 1")
         for name in ("jitter", "grey", "blur", "solarise"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability, 0 to 1")
@@ -117,7 +121,7 @@ class Pretrainer(Job):
         self.config, self.dataset, self.chosen = config, dataset, chosen
         self.images = images.to(device)
         self.mean, self.std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-        self.body_name = config.body if config.body != "auto" else _suited(tuple(images.shape[1:]))
+        self.body_name = config.body if config.body != "auto" else body_for(tuple(images.shape[1:]))
         objective = build_objective(
             config.encoder, self.body_name, tuple(images.shape[1:]), config.seed, config.max_pool
         )
@@ -179,7 +183,8 @@ class Pretrainer(Job):
     def scores(self) -> dict[str, Any]:
         """Learning rate, collapse gauge and, when it is time, the kNN probe."""
         scores: dict[str, Any] = {"lr": float(self.optimiser.param_groups[0]["lr"]), "gauge": self.gauge()}
-        if scores["gauge"] < COLLAPSED and self.epoch >= 2:
+        steps = (self.epoch + 1) * self.steps_per_epoch
+        if not scores["gauge"] >= COLLAPSED and self.epoch >= 2 and steps >= SETTLED:
             raise UserError(
                 f"The encoder collapsed: at epoch {self.epoch + 1} all images have nearly the same features "
                 f"(gauge {scores['gauge']:.3f}, healthy is near 1). The last checkpoint is kept. Try a lower --lr or a "
@@ -194,7 +199,9 @@ class Pretrainer(Job):
     def gauge(self) -> float:
         """Spread of the projections' directions on up to 1,024 images: 1 is isotropic, 0 is collapsed."""
         self.objective.eval()
-        x = normalise(self.images[:1024], self.mean, self.std)
+        count = len(self.images)  # evenly over the set, because long tails come in class order
+        spread = torch.arange(min(count, 1024), device=self.device) * count // min(count, 1024)
+        x = normalise(self.images[spread], self.mean, self.std)
         z = F.normalize(self.objective.project(x).float())
         return float(z.std(0).mean() * z.shape[1] ** 0.5)
 
@@ -236,7 +243,8 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
         raise UserError(f"There are {count} images, fewer than one batch of {batch}; pass --batch {count} or less.")
 
 
-def _suited(shape: tuple[int, ...]) -> str:
+def body_for(shape: tuple[int, ...]) -> str:
+    """The network that ``auto`` stands for, for images of ``shape`` [C, H, W]."""
     return "resnet18" if min(shape[1:]) >= 16 else "cnn"
 
 

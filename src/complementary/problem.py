@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from complementary import data, diagnose, imbalance, labels, mix, partners, transitions
+from complementary import assignments, data, diagnose, imbalance, labels, mix, partners, transitions
 from complementary.cluster import kmeans
 from complementary.config import Config
 from complementary.data import Dataset, Split
+from complementary.embed import Source, embed
 from complementary.errors import UserError
 from complementary.mix import GroupMixup
 from complementary.partners import Pool
@@ -61,7 +60,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Problem:
     chosen, generating, excluded = supervise(config, dataset)
     split = dataset.train.take(chosen)
     transition, loss_transition = _matrices(config, split, excluded, generating)
-    group = _group(config, split, chosen)
+    group = _group(config, dataset, chosen)
     train, held = hold_out(len(split), config.source.holdout, config.seed)
     if len(train) < config.training.batch:
         raise UserError(
@@ -135,38 +134,45 @@ def _matrices(config: Config, split: Split, excluded: Tensor, generating: Tensor
     return matrix, matrix
 
 
-def embed(config: Config, split: Split, chosen: Tensor) -> Tensor:
-    """Unit vectors to cluster: float32 [M, D]."""
-    kind, _, path = config.grouping.embedding.partition(":")
-    if kind == "pixels" and not path:
-        return F.normalize(split.inputs.flatten(1).float())
-    if kind != "file" or not path:
-        raise UserError(f"The embedding {config.grouping.embedding!r} is not known; use pixels or file:Z.npy.")
-    try:
-        table = torch.from_numpy(np.load(Path(path), allow_pickle=False)).float()
-    except (OSError, ValueError, TypeError) as problem:
-        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {problem}.") from None
-    if table.ndim != 2 or (len(chosen) and len(table) <= int(chosen.max())):
-        raise UserError(f"The embeddings {path} have shape {list(table.shape)}; wanted one row per training example.")
-    return F.normalize(table[chosen])
-
-
-def _group(config: Config, split: Split, chosen: Tensor) -> Tensor | None:
+def _group(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor | None:
     """What the mixer is given as ``cluster``: int64 [M] or None."""
     name = config.mixing.mix
     maker = mix.MIXERS[name]
     if maker is None or maker.source == "none":
         return None
     if maker.source == "truth":
-        if split.truth is None:
+        if dataset.train.truth is None:
             raise UserError(f"The oracle mixer {name} needs true labels, but this set has none; use icm.")
-        return split.truth
-    if config.grouping.clusters == 0:
+        return dataset.train.truth[chosen]
+    return clusters_of(config, dataset, chosen)
+
+
+def clusters_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
+    """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file or by k-means."""
+    grouping, source = config.grouping, config.source
+    if grouping.assignments is not None:
+        return assignments.read(Path(grouping.assignments), dataset.train.inputs[chosen])[0]
+    if grouping.clusters == 0:
         raise UserError(
-            f"The mixer {name} mixes inside clusters, but there are none; pass --clusters 50 or --mix mixup."
+            f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
+            "--mix mixup."
         )
-    points, grouping = embed(config, split, chosen), config.grouping
+    needs = Source(
+        grouping.encoder,
+        effective_tail(config),
+        source.head,
+        source.draws,
+        config.seed,
+        grouping.pretrain_epochs,
+    )
+    points = embed(needs, dataset, chosen)
     return kmeans(points, grouping.clusters, address(config.seed, "clusters"), grouping.restarts).assignment
+
+
+def effective_tail(config: Config) -> float:
+    """The long-tail ratio, whether given by itself or by one of the paper's setups."""
+    named = config.source.labels
+    return imbalance.setup(named)[0] if named.startswith("setup") else config.source.long_tail
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -10,19 +10,16 @@
 """
 
 import dataclasses
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import complementary
 from complementary import checkpoint, transitions
 from complementary.config import Config, configure
 from complementary.data import Dataset
-from complementary.errors import UserError
+from complementary.device import choose_device, device_name, versions
 from complementary.folder import carry_out, loop
 from complementary.problem import Problem, prepare
 from complementary.train import Trainer
@@ -69,18 +66,6 @@ def start(config: Config, device: str = "auto", dataset: Dataset | None = None) 
     if config.training.transition == "estimate":
         problem = _with_estimate(config, problem, place)
     return Trainer(config, problem, place)
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` takes a GPU if there is one; anything else is a torch device name."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"The device {name!r} cannot be used on this machine; use auto or cpu.") from None
-    return device
 
 
 def _with_estimate(config: Config, problem: Problem, device: torch.device) -> Problem:
@@ -151,20 +136,3 @@ def _by_class(row: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     if counts and max(counts) > 2 * min(counts):  # thirds mean nothing where classes are of one size
         result |= {f"{part}_accuracy": value for part, value in thirds(accuracy, torch.tensor(counts)).items()}
     return result
-
-
-def device_name(device: torch.device) -> str:
-    """``NVIDIA H200``, or ``cpu (2 threads)``."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type} ({torch.get_num_threads()} threads)"
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computed the result."""
-    return {
-        "complementary": complementary.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }

@@ -23,10 +23,23 @@ class Settings:
 
     def hash(self) -> str:
         """A name for this configuration: 64 hexadecimal digits."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(_canonical(self), sort_keys=True).encode()).hexdigest()
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def _canonical(options: Any) -> dict[str, Any]:
+    """All options by section; whole numbers are floats where a float is meant, since 1 and 1.0 are one setting."""
+    values = {}
+    for name, hint in typing.get_type_hints(type(options)).items():
+        value = getattr(options, name)
+        if dataclasses.is_dataclass(hint):
+            value = _canonical(value)
+        elif type(value) is int and float in (typing.get_args(hint) or (hint,)):
+            value = float(value)
+        values[name] = value
+    return values
 
 
 def require(holds: bool, name: str, found: object, wanted: str) -> None:
@@ -102,6 +115,8 @@ def read_toml(path: str | Path, kind: type[AnySettings]) -> AnySettings:
         raise UserError(f"{path} is not TOML: {problem}.") from None
     homes, options = options_of(kind), dict[str, Any]()
     for section, entries in content.items():
+        if isinstance(entries, dict) and section not in homes.values():
+            raise UserError(f"{path} has a section [{section}], which is not a part of this configuration.")
         for name, value in entries.items() if isinstance(entries, dict) else [(section, entries)]:
             place = section if isinstance(entries, dict) else ""
             if homes.get(name) != place:

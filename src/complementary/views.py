@@ -52,7 +52,8 @@ class Views:
         """Draw the parameters of one view of ``count`` images of ``size`` (height, width)."""
         u = torch.rand(14, count, device=device, generator=random)
         area = self.smallest + (1 - self.smallest) * u[0]
-        aspect = torch.exp((2 * u[1] - 1) * math.log(4 / 3))
+        reach = (-area.log()).clamp_max(math.log(4 / 3))  # a box of this area fits the image up to this proportion
+        aspect = torch.exp((2 * u[1] - 1) * reach)
         height = (size[0] * (area / aspect).sqrt()).round().clamp(1, size[0])
         width = (size[1] * (area * aspect).sqrt()).round().clamp(1, size[1])
         b, c, s, h = self.strength
@@ -87,7 +88,7 @@ class Views:
             x = _where(draw.blur, blurred(x, draw.sigma), x)
         if self.solarise > 0:
             x = _where(draw.solarise, torch.where(x < 0.5, x, 1 - x), x)
-        return x
+        return x.clamp(0, 1)  # weights sum to one only up to rounding
 
     def _jittered(self, x: Tensor, draw: Draw) -> Tensor:
         x = (x * _wide(draw.brightness)).clamp(0, 1)

@@ -2,11 +2,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from complementary.data import listing, load
+from complementary.config import configure
+from complementary.data import load
 from complementary.data.commands import COMMANDS, main, relabel
 from complementary.errors import UserError
+from complementary.problem import supervise
 
 
 @pytest.fixture
@@ -69,12 +72,6 @@ def test_list(data, tiny, tiny_folder, tmp_path):
     assert lines["mnist"].rstrip().endswith("-")
 
 
-def test_tables_without_rich(monkeypatch, capsys):
-    monkeypatch.setattr(listing, "rich_or_none", lambda _: None)
-    listing.print_table(("a", "b"), [("long name", "1"), ("x", "2")])
-    assert capsys.readouterr().out == "a          b\nlong name  1\nx          2\n"
-
-
 def test_show_prints_counts_and_draws(data, tmp_path):
     sheet = tmp_path / "sheet.png"
     out, _ = data("show", "digits", "--labels", "noisy:0.2", "--per-example", 2, "--seed", 3, "--out", sheet)
@@ -93,19 +90,27 @@ def test_setups_and_long_tails():
     dataset, words = relabel(digits, "setup-3:5:10", 1, 1.0, 0)
     counts = np.bincount(dataset.train.truth)
     assert counts[0] / counts[-1] == pytest.approx(10, rel=0.1)
-    assert words == "long tail 10; labels biased:5, 1 per example, seed 0"
-    same, words = relabel(digits, "given", 1, 1.0, 0)
-    assert same.train.excluded is None
-    assert words == ""
+    assert words == "labels setup-3:5:10, 1 per example, seed 0"
+    assert relabel(digits, "uniform", 2, 10.0, 3)[1] == "long tail 10; labels uniform, 2 per example, seed 3"
+    assert relabel(digits, "given", 1, 1.0, 0) == (digits, "")
+
+
+def test_what_is_shown_is_what_would_be_trained_on():
+    digits = load("digits")
+    config = configure(labels="biased:5", per_example=2, long_tail=10, seed=4)
+    chosen, _, excluded = supervise(config, digits)
+    shown = relabel(digits, "biased:5", 2, 10, 4)[0].train
+    assert torch.equal(shown.inputs, digits.train.inputs[chosen])
+    assert torch.equal(shown.excluded, excluded)
 
 
 def test_labels_cannot_be_drawn_without_truth(tmp_path):
     np.savez(tmp_path / "mine.npz", inputs=np.eye(3), excluded=np.eye(3))
     dataset = load(str(tmp_path / "mine.npz"))
     for arguments in (("uniform", 1, 1.0, 0), ("given", 1, 10.0, 0)):
-        with pytest.raises(UserError, match="mine has no true labels"):
+        with pytest.raises(UserError, match="true labels"):
             relabel(dataset, *arguments)
-    assert relabel(dataset, "given", 1, 1.0, 0)[1] == "labels as given"
+    assert relabel(dataset, "given", 1, 1.0, 0) == (dataset, "labels as given")
 
 
 def test_import_names_the_set_after_its_folder(data, tmp_path):

@@ -67,6 +67,15 @@ def test_a_replaced_set_can_still_be_used_by_who_has_it(root, images, store):
     assert len([p for p in (root / "sets/x").iterdir() if p.is_dir()]) == 1
 
 
+@pytest.mark.parametrize("stray", [".DS_Store", "my set/manifest.json", "file"])
+def test_what_others_put_into_the_cache_is_left_alone(root, images, store, stray):
+    (root / "sets" / stray).parent.mkdir(parents=True)
+    (root / "sets" / stray).touch()
+    store(root, "x", a=images)
+    assert (root / "sets" / stray).exists()
+    assert cache.names(root) == ["x"]
+
+
 def test_a_folder_that_may_not_be_written(tmp_path, store):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written .*; make it writable"):

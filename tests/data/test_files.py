@@ -1,13 +1,20 @@
+import contextlib
 import gzip
 import io
+import os
+import pickle
 import random
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from complementary.data.files import gather
+from complementary.data.files import gather, read_rows, unpickle
 from complementary.errors import UserError
 
 NEEDS = ("train", "data_batch_*")
@@ -24,6 +31,11 @@ def test_nothing_unless_everything_is_there(tmp_path):
     (tmp_path / "train").write_bytes(b"one")
     assert gather(tmp_path, NEEDS) is None
     assert gather(tmp_path / "missing", NEEDS) is None
+
+
+def test_folders_are_not_files(tmp_path):
+    (tmp_path / "train").mkdir()
+    assert gather(tmp_path, ("train",)) is None
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".tar.gz", "w:gz"), (".tgz", "w:gz"), (".tar", "w")])
@@ -94,3 +106,81 @@ def test_a_debian_package(tmp_path):
     (tmp_path / "y.deb").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="cannot be read by dpkg-deb"):
         gather(tmp_path / "y.deb", ("train",))
+
+
+# --- pickles -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values_and_arrays_are_read(protocol):
+    value = {
+        "data": np.arange(6, dtype=np.uint8).reshape(2, 3),
+        "labels": [1, 2],
+        "name": "x",
+        "flag": None,
+        "part": np.float32(0.5),
+        "names": [b"abc"],
+    }
+    found = unpickle(pickle.dumps(value, protocol), "file")
+    assert np.array_equal(found["data"], value["data"])
+    assert found["part"] == 0.5
+    assert {k: found[k] for k in ("labels", "name", "flag", "names")} == {
+        "labels": [1, 2],
+        "name": "x",
+        "flag": None,
+        "names": [b"abc"],
+    }
+
+
+def test_arrays_of_old_numpy_are_read():
+    new = pickle.dumps(np.arange(3), 2)
+    old = new.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != new
+    assert unpickle(old, "file").tolist() == [0, 1, 2]
+
+
+def test_python_2_strings_are_latin_1():
+    python2 = b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns."
+    assert unpickle(python2, "file") == {"data": "\xff\x00"}
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("function", [os.system, eval, exec, subprocess.run, Path, getattr, __import__])
+def test_code_is_refused_before_it_runs(function, tmp_path):
+    mark = tmp_path / "ran"
+    evil = pickle.dumps({"images": Evil(function, f"touch {mark}")})
+    with pytest.raises(UserError, match="could run code"):
+        unpickle(evil, "clcifar10.pkl")
+    assert not mark.exists()
+
+
+def test_other_codecs_are_refused():
+    with pytest.raises(UserError, match="bytes written as 'zlib'"):
+        unpickle(b"c_codecs\nencode\n(Vx\nVzlib\ntR.", "file")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_a_value_or_one_sentence(content):
+    with contextlib.suppress(UserError):
+        unpickle(content, "file")
+
+
+# --- text ------------------------------------------------------------------------------------------
+
+
+def test_rows_know_their_lines(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n\r\n"c\r\nd",e\r\nf,g')
+    assert read_rows(tmp_path / "a.csv") == [(1, ["a", "b"]), (3, ["c\r\nd", "e"]), (5, ["f", "g"])]
+
+
+def test_a_cell_without_end(tmp_path):
+    (tmp_path / "a.csv").write_text('a,"' + "x" * 200_000)
+    with pytest.raises(UserError, match=r"line 1, is not CSV \(field larger"):
+        read_rows(tmp_path / "a.csv")

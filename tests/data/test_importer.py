@@ -1,4 +1,6 @@
+import csv
 import dataclasses
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -6,10 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from complementary.config import configure
 from complementary.data import cache, load
-from complementary.data.importer import run_import
-from complementary.data.request import Import
+from complementary.data.importer import Import, run_import
 from complementary.errors import UserError
+from complementary.problem import prepare
 
 CLASSES = ("cat", "dog", "ship")
 
@@ -151,7 +154,8 @@ def test_test_pictures_outside_class_folders(request_, root, said, tmp_path):
     ("changes", "sentence"),
     [
         ({"name": "mnist"}, "is the name of a known dataset"),
-        ({"name": "../mine"}, "cannot name a dataset"),
+        ({"name": "../mine"}, "cannot name a dataset; choose another"),
+        ({"name": "mine.npz"}, "cannot name a dataset"),
         ({"size": 1}, "The size 1 is not possible"),
         ({"fit": "squash"}, "choose one of: crop, stretch"),
         ({"labels": None}, "Pictures need labels"),
@@ -256,7 +260,14 @@ def test_an_npz_with_its_own_labels(tmp_path, root, said):
     [
         ({}, "holds no labels of its own"),
         ({"excluded": np.ones((6, 3))}, "excludes every class"),
-        ({"excluded": np.ones(6)}, r"excluded is \[6\]; wanted 0/1 \[N, K\]"),
+        ({"excluded": np.ones(6)}, r"excluded is float64 \[6\]; wanted 0/1 \[N, K\]"),
+        ({"excluded": np.full((6, 3), 0.5)}, r"wanted 0/1 \[N, K\]"),
+        ({"not_y": np.zeros((6, 2, 2), int), "classes": CLASSES}, r"labels are \[6, 2, 2\]; wanted class numbers"),
+        ({"truth": np.zeros((6, 2), int), "classes": CLASSES}, r"true labels have shape \[6, 2\]"),
+        ({"not_y": [0] * 6}, "knows 1 classes; at least two"),
+        ({"truth": [0, 1] * 3, "x_test": np.zeros((2, 4))}, "holds 2 test inputs and 0 test truths"),
+        ({"truth": [0, 1] * 3, "x_test": np.zeros((2, 4)), "y_test": [0]}, "2 test inputs and 1 test truths"),
+        ({"truth": [0, 1] * 3, "x_test": np.zeros((2, 3)), "y_test": [0, 1]}, r"test examples are \[3\], but"),
         ({"not_y": [0, 1]}, "6 examples but 2 complementary labels"),
         ({"names": ["a"], "truth": [0] * 6}, "6 examples but 1 names"),
         ({"truth": [0, 1, 2]}, "6 examples but 3 true labels"),
@@ -270,3 +281,70 @@ def test_an_npz_with_bad_labels(tmp_path, root, said, vectors, labels, sentence)
     assert arrays_on_disk(root) == []
     with pytest.raises(UserError, match=sentence):
         load(str(tmp_path / "own.npz"))
+
+
+def test_an_empty_npz(tmp_path, root, said):
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((0, 3)), excluded=np.zeros((0, 3)))
+    with pytest.raises(UserError, match="None of the train examples can be used"):
+        run_import(Import(tmp_path / "own.npz", "mine"), root, said.append)
+    with pytest.raises(UserError, match="holds no examples"):
+        load(str(tmp_path / "own.npz"))
+
+
+def test_vectors_without_any_number(tmp_path, root, said):
+    np.savez(tmp_path / "own.npz", inputs=np.zeros((4, 0)), truth=[0, 1, 0, 1])
+    with pytest.raises(UserError, match="None of the train examples can be used"):
+        run_import(Import(tmp_path / "own.npz", "mine"), root, said.append)
+
+
+def test_test_rows_that_are_all_bad(tmp_path, root, said, vectors):
+    np.savez(tmp_path / "own.npz", inputs=vectors, truth=[0, 1] * 3, x_test=np.full((2, 4), np.nan), y_test=[0, 1])
+    request = Import(tmp_path / "own.npz", "mine", report=tmp_path / "report.txt", skip_bad=True)
+    with pytest.raises(UserError, match="None of the test examples can be used"):
+        run_import(request, root, said.append)
+    assert arrays_on_disk(root) == []
+
+
+def test_file_names_of_every_kind(tmp_path, root, said):
+    names = [
+        "a b.png",
+        "comma,x.png",
+        "new\nline.png",
+        'quo"te.png',
+        "日本.png",
+        "back\\slash.png",
+        " lead.png",
+        "s;c.png",
+    ]
+    decomposed = unicodedata.normalize("NFD", "café.png")  # as macOS writes it
+    for name in [*names, decomposed]:
+        picture(tmp_path / "photos" / name, 9)
+    with (tmp_path / "labels.csv").open("w", newline="", encoding="utf-8-sig") as handle:
+        csv.writer(handle).writerows([("file", "not"), *((name, CLASSES[0]) for name in names), ("café.png", "dog")])
+    dataset = run_import(Import(tmp_path / "photos", "mine", tmp_path / "labels.csv", size=8), root, said.append)
+    assert len(dataset.train) == 9
+
+
+def test_a_file_name_that_no_screen_can_show(photos, request_, root, said, tmp_path):
+    try:
+        (photos / "bad\udcff\n.png").write_bytes(b"")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    with pytest.raises(UserError, match="1 problem "):
+        run_import(request_(), root, said.append)
+    assert (tmp_path / "report.txt").read_text() == "1 train pictures without a label:\n  bad\\udcff\\n.png\n"
+
+
+def test_an_unknown_class_folder_of_the_test_set_has_no_line(request_, root, said, tmp_path):
+    picture(tmp_path / "test/cow/1.png", 3)
+    with pytest.raises(UserError, match="1 problem "):
+        run_import(request_(test=tmp_path / "test"), root, said.append)
+    assert said[-1] == "1 unknown class names:\n  'cow' for cow/1.png"
+
+
+def test_imported_sets_can_be_trained_on(request_, root, said, tmp_path):
+    run_import(request_(size=16), root, said.append)
+    options = {"epochs": 1, "batch": 2, "clusters": 2, "mix": "icm", "holdout": 0.0}
+    problem = prepare(configure(data="mine", **options))
+    assert problem.inputs.shape == (6, 3, 16, 16)
+    assert problem.test_inputs is None

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -88,6 +90,30 @@ def test_broken_pictures_get_a_reason_and_the_others_are_decoded(tmp_path):
     assert np.array_equal(target[0], PIXELS)
     assert np.array_equal(target[6], PIXELS)
     assert not decoded.grey
+
+
+def test_lossy_grey_is_grey(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    assert decode_picture(save(tmp_path / "a.webp", noise), 24)[1]
+
+
+def test_a_pipe_and_a_dead_link_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("nowhere")
+    decoded = decode_into(np.zeros((2, 8, 8, 3), np.uint8), find_pictures(tmp_path), "crop", "x")
+    assert decoded.failures == dict.fromkeys((0, 1), "there is no such file")
+
+
+def test_a_folder_with_the_name_of_a_picture(tmp_path):
+    save((tmp_path / "a.png"), PIXELS)
+    (tmp_path / "x.png").mkdir()
+    assert [p.name for p in find_pictures(tmp_path)] == ["a.png"]
+
+
+def test_a_picture_with_too_many_pixels(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
+    decoded = decode_into(np.zeros((1, 8, 8, 3), np.uint8), [save(tmp_path / "a.png", PIXELS)], "crop", "x")
+    assert decoded.failures[0].startswith("too many pixels")
 
 
 def test_hidden_and_other_files_are_passed_over(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,15 @@ def test_vectors(tmp_path):
     digits = load("digits")
     vectors = Split(digits.train.inputs.flatten(1).float(), digits.train.truth)
     mean, std = (0.0,) * 64, (1.0,) * 64
-    draw_sheet(Dataset("v", vectors, None, digits.classes, mean, std), "vectors", tmp_path / "sheet.png")
+    for split in (vectors, Split(vectors.inputs)):
+        draw_sheet(Dataset("v", split, None, digits.classes, mean, std), "vectors", tmp_path / "sheet.png")
+        assert picture(tmp_path / "sheet.png").std() > 10
+
+
+def test_class_names_of_every_kind(tmp_path):
+    digits = load("digits")
+    classes = ("$", "$x^", "$\\frac$", "日本", "a\nb", "", "%", "{}", "_", "é" * 99)
+    draw_sheet(dataclasses.replace(digits, classes=classes), "a $ b", tmp_path / "sheet.png")
     assert picture(tmp_path / "sheet.png").std() > 10
 
 

@@ -1,8 +1,6 @@
 import gzip
-import hashlib
 import os
 import pickle
-import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import complementary
-from complementary.data import cache, download, drafts, load
-from complementary.data.store import obtain
-from complementary.data.table import TABLE, Download
+from complementary.data import cache, drafts, load
+from complementary.data.store import assemble, obtain, order_by_name
+from complementary.data.table import TABLE
 from complementary.errors import UserError
 
 SOURCE = str(Path(complementary.__path__[0]).parent)
@@ -109,6 +109,14 @@ def test_a_damaged_cache_is_mended(tiny, tiny_folder, root, said):
     cache.verify(cache.read(root, "tiny"))
 
 
+def test_loading_a_damaged_set_says_where_the_new_one_comes_from(tiny, tiny_folder, root, said):
+    load("tiny", root, tiny_folder, said.append)
+    next(root.rglob("train-inputs.npy")).write_bytes(b"")
+    said.clear()
+    load("tiny", root, tiny_folder, said.append)
+    assert f"tiny: trying folder {tiny_folder}" in said
+
+
 def test_another_version_in_the_cache_is_replaced(tiny, tiny_folder, tiny_arrays, root, said):
     with drafts.lock(root, "tiny", said.append), drafts.writing(root, "tiny") as draft:
         for key, array in tiny_arrays.items():
@@ -116,134 +124,6 @@ def test_another_version_in_the_cache_is_replaced(tiny, tiny_folder, tiny_arrays
         drafts.commit(root, "tiny", draft, {"source": "an older package"})
     obtain(tiny, root, tiny_folder, said.append)
     assert "tiny: the cache holds another version than this package knows; getting it anew" in said
-
-
-# --- official addresses ----------------------------------------------------------------------------
-
-
-def at_address(tiny, server, files):
-    """The tiny set with the local server as its official address, which serves ``files``."""
-    server.files = {f"/{name}": content for name, content in files.items()}
-    sums = {name: f"sha256:{hashlib.sha256(content).hexdigest()}" for name, content in files.items()}
-    return replace(tiny, downloads=(Download("https", server.address, "idx", sums),))
-
-
-@pytest.mark.parametrize("as_archive", [True, False])
-def test_from_the_official_address(tiny, tiny_files, server, root, said, make_tar, as_archive):
-    files = {"tiny.tar.gz": make_tar(tiny_files)} if as_archive else tiny_files
-    held = obtain(at_address(tiny, server, files), root, None, said.append)
-    assert held.manifest["source"] == server.address
-    assert not (root / "downloads/tiny").exists()
-
-
-def test_a_download_that_stopped_goes_on_with_the_same_command(tiny, tiny_files, server, root, said, make_tar):
-    spec = at_address(tiny, server, {"tiny.tar.gz": make_tar(tiny_files)})
-    server.cut = 100
-    with pytest.raises(UserError, match="could not be had"):
-        obtain(spec, root, None, said.append)
-    assert "stopped after 300 B of" in said[-1]
-    assert cache.names(root) == []
-    server.cut = None
-    obtain(spec, root, None, said.append)
-    assert server.starts[-1] == 300
-    cache.verify(cache.read(root, "tiny"))
-
-
-def test_a_wrong_file_at_the_address(tiny, tiny_files, server, root, said):
-    spec = at_address(tiny, server, tiny_files)
-    server.files = dict.fromkeys(server.files, b"<html>")
-    with pytest.raises(UserError, match="could not be had"):
-        obtain(spec, root, None, said.append)
-    assert "it was thrown away" in said[-1]
-    assert not list(root.rglob("*.part"))
-
-
-def test_a_wrong_file_without_a_checksum_is_not_met_again(tiny, tiny_files, server, root, said, make_tar):
-    spec = replace(tiny, downloads=(Download("https", server.address, "idx", {"tiny.tar.gz": ""}),))
-    server.files["/tiny.tar.gz"] = b"<html>please log in</html>"
-    with pytest.raises(UserError, match="could not be had"):
-        obtain(spec, root, None, said.append)
-    server.files["/tiny.tar.gz"] = make_tar(tiny_files)
-    obtain(spec, root, None, said.append)
-    assert cache.names(root) == ["tiny"]
-
-
-def test_a_disk_that_fills_during_a_download_stops_everything(tiny, tiny_files, server, root, said, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(download, "_append", full)
-    spec = at_address(tiny, server, tiny_files)
-    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); free some space"):
-        obtain(replace(spec, downloads=spec.downloads * 2), root, None, said.append)
-    assert len(said) == 1
-
-
-# --- registries, through clients that stand in for the real ones -----------------------------------
-
-
-def fake_client(folder: Path, name: str, body: str, monkeypatch) -> None:
-    folder.mkdir(exist_ok=True)
-    script = folder / name
-    script.write_text(f"#!/bin/sh\n{body}\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-
-@pytest.fixture
-def behind_a_wall(tiny):
-    """An official address that nobody answers, then npm."""
-    wall = Download("https", "http://127.0.0.1:1/", "idx", {"train-images-idx3-ubyte.gz": "md5:0"})
-    return replace(tiny, downloads=(wall, Download("npm", "tiny-data@1", "idx")))
-
-
-def test_sources_are_tried_in_order(behind_a_wall, tiny_files, root, tmp_path, make_tar, monkeypatch, said):
-    (tmp_path / "user").mkdir()
-    package = tmp_path / "package.tgz"
-    package.write_bytes(make_tar({f"package/{n}": c for n, c in tiny_files.items()}))
-    fake_client(tmp_path / "bin", "npm", f'cp {package} "$5/tiny-1.tgz"', monkeypatch)
-    held = obtain(behind_a_wall, root, tmp_path / "user", said.append)
-    assert held.manifest["source"] == "npm package tiny-data@1"
-    assert [line for line in said if "trying" in line] == [
-        f"tiny: trying folder {tmp_path / 'user'}",
-        "tiny: trying http://127.0.0.1:1/",
-        "tiny: trying npm package tiny-data@1",
-    ]
-    assert "tiny:   127.0.0.1:1 cannot be reached (Connection refused)" in said
-    assert not (root / "downloads/tiny").exists()
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ("echo 'npm error 404 no such package' >&2; exit 1", "npm failed (npm error 404 no such package)"),
-        ("exit 7", "it gave no reason"),
-        ('echo rubbish > "$5/x.tgz"', "damaged or cut short"),
-        (":", "does not hold train-images"),
-    ],
-)
-def test_a_client_that_fails_is_one_sentence(behind_a_wall, root, tmp_path, monkeypatch, said, body, sentence):
-    fake_client(tmp_path / "bin", "npm", body, monkeypatch)
-    with pytest.raises(UserError, match=r"could not be had from http://.* or npm package tiny-data@1"):
-        obtain(behind_a_wall, root, None, said.append)
-    assert sentence in said[-1]
-    assert cache.names(root) == []
-
-
-def test_a_client_that_is_not_installed(behind_a_wall, root, monkeypatch, said, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="could not be had"):
-        obtain(behind_a_wall, root, None, said.append)
-    assert said[-1] == "tiny:   npm is not installed"
-
-
-def test_a_debian_package(tiny, tiny_files, root, tmp_path, monkeypatch, said, make_tar):
-    tar = tmp_path / "files.tar"
-    tar.write_bytes(make_tar({f"./usr/share/{n}": c for n, c in tiny_files.items()}, "w"))
-    fake_client(tmp_path / "bin", "apt-get", "echo > tiny_1_all.deb", monkeypatch)
-    fake_client(tmp_path / "bin", "dpkg-deb", f"cat {tar}", monkeypatch)
-    spec = replace(tiny, downloads=(Download("debian", "dataset-tiny", "idx"),))
-    assert obtain(spec, root, None, said.append).manifest["source"] == "Debian package dataset-tiny"
 
 
 # --- sets that build on another --------------------------------------------------------------------
@@ -315,3 +195,95 @@ def test_two_processes_getting_the_same_set(tiny, tiny_folder, root, tmp_path):
     assert sum("in the cache" in screen for screen in screens) == 1
     cache.verify(cache.read(root, "tiny"))
     assert len([p for p in (root / "sets/tiny").iterdir() if p.is_dir()]) == 1
+
+
+# --- from decoded files to the arrays of a set -----------------------------------------------------
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1), st.randoms(use_true_random=False))
+def test_order_by_name_joins_every_shuffle(names, random):
+    wanted = names.copy()
+    random.shuffle(wanted)
+    order = order_by_name(np.array(names), np.array(wanted), "x")
+    assert [names[i] for i in order] == wanted
+    assert sorted(order.tolist()) == list(range(len(names)))
+
+
+def test_equal_names_pair_up_in_order():
+    assert order_by_name(np.array(["b", "a", "b"]), np.array(["b", "b", "a"]), "x").tolist() == [0, 2, 1]
+
+
+def test_other_names_are_refused():
+    with pytest.raises(UserError, match=r"\(1 images have none\)"):
+        order_by_name(np.array(["a", "b"]), np.array(["a", "c"]), "x")
+
+
+@pytest.fixture
+def labelled(tiny):
+    return replace(tiny, name="labelled", base="tiny", sha256={}, seed=5)
+
+
+def test_labels_by_row(labelled, tiny_arrays):
+    labels = np.array([[1, 1]] * 12)
+    own = assemble(labelled, {"labels": labels}, tiny_arrays)
+    assert list(own) == ["train/excluded"]
+    assert own["train/excluded"].tolist() == [[0, 1, 0]] * 12
+
+
+def test_one_label_each_may_be_a_vector(labelled, tiny_arrays):
+    own = assemble(labelled, {"labels": np.arange(12) % 3}, tiny_arrays)
+    assert own["train/excluded"].argmax(1).tolist() == [0, 1, 2] * 4
+
+
+def test_labels_by_name(labelled, tiny_arrays):
+    names = np.array([f"{i:02d}.png" for i in range(12)])
+    base = {**tiny_arrays, "train/names": names.astype("S")}
+    shuffled = np.random.default_rng(0).permutation(12)
+    own = assemble(labelled, {"labels": shuffled[:, None] % 3, "names": names[shuffled]}, base)
+    assert own["train/excluded"].argmax(1).tolist() == [0, 1, 2] * 4
+
+
+def test_simulated_labels_follow_the_matrix_and_the_seed(labelled, tiny_arrays):
+    matrix = np.array([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    own = assemble(labelled, {"transition": matrix}, tiny_arrays)
+    assert np.array_equal(own["train/excluded"].argmax(1), (tiny_arrays["train/truth"] + 1) % 3)
+    even = np.full((3, 3), 1 / 3)
+    first, again = (assemble(labelled, {"transition": even}, tiny_arrays)["train/excluded"] for _ in range(2))
+    other = assemble(replace(labelled, seed=6), {"transition": even}, tiny_arrays)["train/excluded"]
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"train/inputs": np.zeros((3, 1, 5, 4), np.uint8)},
+            r"inputs are \[3, 1, 5, 4\], wanted \[12, 1, 5, 4\]",
+        ),
+        ({"test/truth": np.full(6, 3)}, "true labels run from 3 to 3"),
+        ({"train/truth": np.zeros(12, np.int64)}, "train/truth has SHA-256 .* but the real set has"),
+    ],
+)
+def test_what_is_not_the_set_is_refused(tiny, tiny_arrays, change, sentence):
+    with pytest.raises(UserError, match=sentence):
+        assemble(tiny, {**tiny_arrays, **change}, None)
+
+
+def test_missing_arrays_are_named(tiny, tiny_arrays):
+    with pytest.raises(UserError, match="test inputs are nothing"):
+        assemble(tiny, {k: v for k, v in tiny_arrays.items() if k != "test/inputs"}, None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [(np.zeros((5, 1), int), r"labels are \[5, 3\]"), (np.array([[0, 1, 2]] * 12), "excludes every class")],
+)
+def test_labels_that_do_not_fit(labelled, tiny_arrays, labels, sentence):
+    with pytest.raises(UserError, match=sentence):
+        assemble(labelled, {"labels": labels}, tiny_arrays)
+
+
+def test_a_labels_file_without_labels(labelled, tiny_arrays):
+    with pytest.raises(UserError, match="holds no complementary labels"):
+        assemble(labelled, {"classes": np.array(["a"])}, tiny_arrays)

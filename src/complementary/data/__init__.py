@@ -9,11 +9,11 @@
 from pathlib import Path
 
 from complementary.data import cache
+from complementary.data.arrays import npz_dataset
 from complementary.data.dataset import Dataset, Split
-from complementary.data.digits import digits
-from complementary.data.progress import Say, to_stderr
-from complementary.data.store import obtain, to_dataset
-from complementary.data.table import TABLE
+from complementary.data.screen import Say, to_stderr
+from complementary.data.store import cached, digits, obtain, to_dataset
+from complementary.data.table import TABLE, NamedSet
 from complementary.errors import UserError
 
 
@@ -27,31 +27,28 @@ def load(name: str, root: Path | None = None, folder: Path | None = None, say: S
     if name == "digits":
         return digits()
     if name.endswith(".npz"):
-        from complementary.data.npz_set import npz_dataset
-
         return npz_dataset(Path(name))
     place = cache.cache_root(root)
     if name in TABLE:
         spec = TABLE[name]
-        base = _obtain(spec.base, place, folder, say).arrays if spec.base else None
-        return to_dataset(_obtain(name, place, folder, say), base)
-    own = cache.read(place, name)
+        base = _held(TABLE[spec.base], place, folder, say).arrays if spec.base else None
+        return to_dataset(_held(spec, place, folder, say), base)
+    own = cache.read(place, name) if cache.is_name(name) else None
     if own is None:
-        known = ", ".join([*TABLE, *(n for n in cache.names(place) if n not in TABLE)])
-        raise UserError(
-            f"The dataset {name!r} is not known; choose one of: {known}, or import your own (cll data import)."
-        )
+        raise UserError(_unknown(name, place))
     return to_dataset(own, None)
 
 
-def _obtain(name: str, root: Path, folder: Path | None, say: Say) -> cache.Stored:
+def _held(spec: NamedSet, root: Path, folder: Path | None, say: Say) -> cache.Stored:
     """From the cache without a word; from anywhere else telling ``say``."""
-    cached = (root / "sets" / name / "manifest.json").exists()
-    return obtain(TABLE[name], root, folder, _silent if cached else say)
+    return cached(spec, root, say) or obtain(spec, root, folder, say)
 
 
-def _silent(_: str) -> None:
-    pass
+def _unknown(name: str, root: Path) -> str:
+    if Path(name).exists():
+        return f"{name} was not imported yet; do so with: cll data import {name} --labels LABELS.csv --out NAME."
+    known = ", ".join([*TABLE, *(own for own in cache.names(root) if own not in TABLE)])
+    return f"The dataset {name!r} is not known; choose one of: {known}, or import your own (cll data import)."
 
 
 __all__ = ["TABLE", "Dataset", "Split", "load"]

@@ -34,13 +34,19 @@ def cache_root(root: Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "complementary"
 
 
-def check_name(name: str) -> str:
-    """Return ``name`` if it can name a set (and so a folder), else say what a name may look like."""
+def is_name(name: str) -> bool:
+    """Whether ``name`` can name a set, and so a folder; an ``.npz`` is a file that `load` reads by its path."""
     plain = name.replace("-", "").replace("_", "").replace(".", "")
-    if not (plain.isalnum() and plain.isascii()) or name[0] in ".-" or len(name) > 64:
+    sound = plain.isalnum() and plain.isascii() and name[0] not in "._-" and len(name) <= 64
+    return sound and not name.endswith(".npz")
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it can name a set, else say what a name may look like."""
+    if not is_name(name):
         raise UserError(
-            f"{name!r} cannot name a dataset; use up to 64 letters, digits, '-', '_' and '.', "
-            "beginning with a letter or digit."
+            f"{name!r} cannot name a dataset; choose another (import: --out NAME): up to 64 letters, digits, '-', "
+            "'_' and '.', beginning with a letter or digit, not ending in .npz."
         )
     return name
 
@@ -89,7 +95,8 @@ def read_manifest(root: Path, name: str) -> dict[str, Any] | None:
 
 def names(root: Path) -> list[str]:
     """The names of all sets in the cache, sorted."""
-    return sorted(path.parent.name for path in (root / "sets").glob("*/manifest.json"))
+    found = (path.parent.name for path in (root / "sets").glob("*/manifest.json"))
+    return sorted(name for name in found if is_name(name))
 
 
 def verify(stored: Stored) -> None:

@@ -13,13 +13,10 @@ import torch
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from complementary import imbalance, labels, transitions
 from complementary.data import cache, load
-from complementary.data.dataset import Dataset
-from complementary.data.importer import run_import
-from complementary.data.listing import print_counts, print_sets
-from complementary.data.progress import size, to_stderr
-from complementary.data.request import Import
+from complementary.data.dataset import Dataset, Split
+from complementary.data.importer import Import, run_import
+from complementary.data.screen import print_table, size, to_stderr
 from complementary.data.sheet import draw_sheet
 from complementary.data.store import obtain
 from complementary.data.table import TABLE
@@ -38,7 +35,45 @@ def list_sets(cache_dir: CacheFolder = None) -> None:
     Args:
         cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
     """
-    print_sets(cache.cache_root(cache_dir))
+    root = cache.cache_root(cache_dir)
+    rows = [_named(root, name) for name in TABLE]
+    rows += [_imported(root, name) for name in cache.names(root) if name not in TABLE]
+    print_table(("name", "classes", "shape", "train", "test", "labels", "in the cache"), rows)
+    print("labels: truth (draw your own with --labels), or truth and complementary labels by human annotators, by a")
+    print(f"vision-language model, simulated, or your own.  cache: {root}")
+
+
+def _named(root: Path, name: str) -> tuple[str, ...]:
+    spec = TABLE[name]
+    state = "built in" if name == "digits" else _state(root, name)
+    shape = "x".join(map(str, spec.shape))
+    counts = (f"{spec.train:,}", f"{spec.test:,}")
+    return (name, str(len(spec.classes)), shape, *counts, spec.labels, state)
+
+
+def _imported(root: Path, name: str) -> tuple[str, ...]:
+    try:
+        manifest = cache.read_manifest(root, name)
+    except cache.Damaged as problem:
+        return (name, *[""] * 5, f"damaged: {problem}")
+    if manifest is None:
+        return (name, *[""] * 5, "gone")
+    arrays = manifest["arrays"]
+    shape = arrays["train/inputs"]["shape"]
+    held = arrays.get("test/inputs", {"shape": [0]})["shape"][0]
+    has = [word for part, word in (("truth", "truth"), ("excluded", "own")) if f"train/{part}" in arrays]
+    counts = ("x".join(map(str, shape[1:])), f"{shape[0]:,}", f"{held:,}")
+    return (name, str(len(manifest["classes"])), *counts, " + ".join(has), _state(root, name))
+
+
+def _state(root: Path, name: str) -> str:
+    try:
+        manifest = cache.read_manifest(root, name)
+    except cache.Damaged:
+        return "damaged; get it --again"
+    if manifest is None:
+        return "-"
+    return f"{size(sum(a['bytes'] for a in manifest['arrays'].values()))}, {manifest['source']}"
 
 
 def get(
@@ -127,46 +162,50 @@ def show(
             matrix:FILE.csv, setup-1:RATIO, setup-2:BIAS or setup-3:BIAS:RATIO.
         per_example: how many labels to draw for each example.
         long_tail: how many times larger the first class is to be than the last.
-        seed: of the drawn labels, the long tail and the choice of pictures.
+        seed: of the drawn labels, the long tail and the choice of pictures; draws what cll train --seed would.
         folder: see 'cll data get'.
         cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
     """
     dataset = load(name, cache_dir, folder)
     dataset, words = relabel(dataset, labels, per_example, long_tail, seed)
     print(_describe(dataset) + (f" ({words})" if words else ""))
-    print_counts(dataset)
+    _print_counts(dataset)
     if out is not None:
         draw_sheet(dataset, f"{dataset.name}  ·  {words or 'as it comes'}", out, seed)
         print(f"contact sheet: {out} ({size(out.stat().st_size)})")
 
 
-def relabel(dataset: Dataset, spec: str, per_example: int, ratio: float, seed: int) -> tuple[Dataset, str]:
-    """``dataset`` with a long tail and drawn labels, and words that say so; both may be left as they are."""
-    if spec.startswith("setup-"):
-        setup_ratio, spec = imbalance.setup(spec)
-        ratio = max(ratio, setup_ratio)
-    words = []
-    train, count = dataset.train, len(dataset.classes)
-    if ratio != 1.0:
-        chosen = imbalance.long_tail(_truth(dataset, "a long tail"), count, ratio, dataset.head, seed)
-        train = train.take(chosen)
-        words.append(f"long tail {ratio:g}")
-    if spec != "given":
-        matrix = transitions.parse(spec, count)
-        truth = _truth(dataclasses.replace(dataset, train=train), f"labels {spec}")
-        train = dataclasses.replace(train, excluded=labels.draw(truth, matrix, per_example, seed))
-        words.append(f"labels {spec}, {per_example} per example, seed {seed}")
-    elif train.excluded is not None:
-        words.append("labels as given")
-    return dataclasses.replace(dataset, train=train), "; ".join(words)
+def _print_counts(dataset: Dataset) -> None:
+    """Print, for every class, how many examples are of it and how many are labelled as not of it."""
+    classes = len(dataset.classes)
+    excluded = ["-"] * classes
+    if dataset.train.excluded is not None:
+        excluded = [f"{n:,}" for n in dataset.train.excluded.sum(0, dtype=torch.long).tolist()]
+    train, test = _class_counts(dataset.train, classes), _class_counts(dataset.test, classes)
+    rows = list(zip(dataset.classes, train, excluded, test, strict=True))
+    print_table(("class", "train", "labelled “not”", "test"), rows)
 
 
-def _truth(dataset: Dataset, what: str) -> torch.Tensor:
-    if dataset.train.truth is None:
-        raise UserError(
-            f"{dataset.name} has no true labels, and {what} can only be made from these; use --labels given."
-        )
-    return dataset.train.truth
+def _class_counts(split: Split | None, classes: int) -> list[str]:
+    if split is None or split.truth is None:
+        return ["-" if split is None else "?"] * classes
+    return [f"{n:,}" for n in torch.bincount(split.truth, minlength=classes).tolist()]
+
+
+def relabel(dataset: Dataset, labels: str, per_example: int, long_tail: float, seed: int) -> tuple[Dataset, str]:
+    """``dataset`` with the examples and labels that ``cll train`` would take, and words that say so."""
+    from complementary.config import configure  # below this package, so only where it is needed
+    from complementary.problem import supervise
+
+    train = dataset.train
+    if labels == "given" and long_tail == 1:
+        return dataset, "" if train.excluded is None else "labels as given"
+    config = configure(labels=labels, per_example=per_example, long_tail=long_tail, seed=seed)
+    chosen, _, excluded = supervise(config, dataset)
+    train = dataclasses.replace(train.take(chosen), excluded=excluded)
+    words = "labels as given" if labels == "given" else f"labels {labels}, {per_example} per example, seed {seed}"
+    tail = f"long tail {long_tail:g}; " if long_tail != 1 else ""
+    return dataclasses.replace(dataset, train=train), tail + words
 
 
 def import_data(
@@ -206,7 +245,7 @@ def import_data(
         report: file for the list of problems, if there are any (default: NAME-problems.txt).
         cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
     """
-    name = out or path.resolve().stem
+    name = out or (path.resolve().name if path.is_dir() else path.resolve().stem)
     request = Import(
         path, name, labels, classes, size, fit, test, test_labels, flip, skip_bad, replace, report
     )  # fmt: skip

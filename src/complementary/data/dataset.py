@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from complementary.errors import UserError
@@ -52,6 +54,11 @@ class Dataset:
         for part, split in (("train", self.train), ("test", self.test)):
             if split is not None:
                 _check(f"{self.name} ({part})", split, len(self.classes))
+        if self.test is not None and self.test.inputs.shape[1:] != self.train.inputs.shape[1:]:
+            raise UserError(
+                f"{self.name}: test examples are {list(self.test.inputs.shape[1:])}, but train examples are "
+                f"{list(self.train.inputs.shape[1:])}; both must have the same shape."
+            )
 
 
 def _check(name: str, split: Split, classes: int) -> None:
@@ -63,8 +70,8 @@ def _check(name: str, split: Split, classes: int) -> None:
             f"{name}: inputs must be images uint8 [N, C, H, W] or vectors float32 [N, D], "
             f"found {str(inputs.dtype).removeprefix('torch.')} {list(inputs.shape)}."
         )
-    if len(inputs) == 0:
-        raise UserError(f"{name} holds no examples.")
+    if inputs.numel() == 0:
+        raise UserError(f"{name} holds no examples: its inputs are {list(inputs.shape)}.")
     if vectors and not bool(torch.isfinite(inputs).all()):
         row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
         raise UserError(f"{name}: example {row} holds NaN or infinity; clean or drop such rows first.")
@@ -72,6 +79,8 @@ def _check(name: str, split: Split, classes: int) -> None:
         if labels is not None and len(labels) != len(inputs):
             raise UserError(f"{name}: {len(inputs)} examples but {len(labels)} {what} labels; they must match.")
     if split.truth is not None:
+        if split.truth.ndim != 1:
+            raise UserError(f"{name}: true labels have shape {list(split.truth.shape)}, wanted [N].")
         check_classes(split.truth, classes, f"{name}: a true label")
     if split.excluded is not None:
         if split.excluded.shape[1:] != (classes,):
@@ -79,3 +88,31 @@ def _check(name: str, split: Split, classes: int) -> None:
                 f"{name}: complementary labels have shape {list(split.excluded.shape)}, wanted [N, {classes}]."
             )
         check_excluded(split.excluded)
+
+
+def moments(inputs: NDArray[np.generic]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel (uint8 [N, C, H, W], on a 0-1 scale) or feature (float32 [N, D]).
+
+    What never varies gets a deviation of 1, so that dividing by it is harmless.
+    """
+    return _channel_moments(inputs) if inputs.dtype == np.uint8 else _feature_moments(inputs)
+
+
+def _channel_moments(images: NDArray[np.generic]) -> tuple[list[float], list[float]]:
+    """Exact, from histograms; read in pieces so that a memory map stays on the disk."""
+    channels = images.shape[1]
+    counts = np.zeros((channels, 256), np.int64)
+    rows = max(1, 2**24 // max(1, images[:1].nbytes))
+    for start in range(0, len(images), rows):
+        piece = images[start : start + rows]
+        for channel in range(channels):
+            counts[channel] += np.bincount(piece[:, channel].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    mean = counts @ values / counts.sum(1)
+    variance = np.maximum(counts @ values**2 / counts.sum(1) - mean**2, 0)
+    return mean.round(6).tolist(), [std or 1.0 for std in np.sqrt(variance).round(6).tolist()]
+
+
+def _feature_moments(vectors: NDArray[np.generic]) -> tuple[list[float], list[float]]:
+    values = vectors.astype(np.float64)  # not rounded: features may be of any scale
+    return values.mean(0).tolist(), np.where(np.ptp(values, 0) > 0, values.std(0), 1.0).tolist()

@@ -5,6 +5,7 @@ manifest is replaced in one step. A process that dies before that leaves the cac
 that the next writer of any set removes.
 """
 
+import datetime
 import errno
 import json
 import os
@@ -19,8 +20,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import DTypeLike
 
-from complementary.data.cache import LAYOUT, Array, Damaged, check_name, file_name, read_manifest, sha256
-from complementary.data.progress import Say, size
+from complementary.data.cache import LAYOUT, Array, Damaged, check_name, file_name, is_name, read_manifest, sha256
+from complementary.data.screen import Say, size
 from complementary.errors import UserError
 
 
@@ -33,8 +34,9 @@ def lock(root: Path, name: str, say: Say) -> Iterator[None]:
     """Hold the right to write ``name``; another process that wants it waits, and goes on after a kill."""
     with disk_errors(root):
         handle = _lock_file(root, name)
+        free = _flock(handle, wait=False)
     with handle:  # the lock goes with the handle, also when the process is killed
-        if not _flock(handle, wait=False):
+        if not free:
             say(f"{name}: another process is writing it; waiting for that one")
             _flock(handle, wait=True)
         yield
@@ -46,8 +48,10 @@ def _lock_file(root: Path, name: str) -> TextIO:
 
 
 def _flock(handle: TextIO, wait: bool) -> bool:
-    import fcntl  # only on POSIX systems; reading the cache works without
-
+    try:
+        import fcntl
+    except ImportError:  # reading the cache works without
+        raise Unwritable("The cache can be written on Linux and macOS only: this system has no file locks.") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -141,7 +145,9 @@ def writing(root: Path, name: str) -> Iterator[Draft]:
 
 def commit(root: Path, name: str, draft: Draft, facts: Mapping[str, Any]) -> None:
     """Make ``draft`` the version of ``name`` that counts, in one step, and remove the one before."""
-    manifest = {"layout": LAYOUT, "name": name, "version": draft.folder.name, **facts, "arrays": draft.facts}
+    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    about = {"layout": LAYOUT, "name": name, "version": draft.folder.name, "made": made}
+    manifest = {**about, **facts, "arrays": draft.facts}
     fresh = draft.folder.parent / "manifest.json.new"
     with fresh.open("w") as handle:
         json.dump(manifest, handle, indent=1)
@@ -162,7 +168,7 @@ def _sweep(root: Path, name: str) -> None:
 def _sweep_abandoned(root: Path, busy: str) -> None:
     """Remove what killed writers of any other set left, unless it is being written right now."""
     for home in (root / "sets").iterdir():
-        if home.name != busy and _leftovers(root, home.name):
+        if home.name != busy and is_name(home.name) and _leftovers(root, home.name):
             with _lock_file(root, home.name) as handle:
                 if _flock(handle, wait=False):
                     _sweep(root, home.name)

@@ -1,21 +1,29 @@
-"""Collect the files of a dataset into memory, from a folder, an archive or a single file.
+"""Reading files that others made, safely: folders, archives, pickles, text.
 
 Archives are never unpacked on the disk: the wanted members are read by name, and an archive with a name
-that would leave its folder is refused as a whole.
+that would leave its folder is refused as a whole. A pickle is a program, and loading one with the standard
+library runs whatever its author put in; here only a short list of what may be named is known.
 """
 
+import csv
 import gzip
 import io
+import pickle
 import subprocess
 import tarfile
+import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
 
 from complementary.errors import UserError
 
 Files = dict[str, bytes]
+Lines = list[tuple[int, list[str]]]
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".deb")
 
 
@@ -31,19 +39,23 @@ def gather(place: Path, needs: tuple[str, ...]) -> Files | None:
         return _from_archive(place, needs)
     if not place.is_file() or any(_match(place.name, need) is None for need in needs):
         return None
-    return {_plain_name(place.name): _unzip(place.name, _read(place))}
+    return {_plain_name(place.name): _unzip(place.name, read_bytes(place))}
 
 
 def _from_folder(folder: Path, needs: tuple[str, ...]) -> Files | None:
     found: Files = {}
     for need in needs:
-        paths = sorted(folder.glob(need)) or sorted(folder.glob(need + ".gz"))
+        paths = _only_files(folder.glob(need)) or _only_files(folder.glob(need + ".gz"))
         if not paths:
             return None
         for path in paths:
             name = path.relative_to(folder).as_posix()
-            found[_plain_name(name)] = _unzip(str(path), _read(path))
+            found[_plain_name(name)] = _unzip(str(path), read_bytes(path))
     return found
+
+
+def _only_files(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.is_file())
 
 
 def _from_archive(path: Path, needs: tuple[str, ...]) -> Files | None:
@@ -85,7 +97,8 @@ def _plain_name(name: str) -> str:
     return name.removesuffix(".gz")
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, or a sentence that says why it cannot be had."""
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -111,3 +124,84 @@ def _debian_tar(path: Path) -> bytes:
         reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
         raise UserError(f"{path} cannot be read by dpkg-deb ({reason[0]}).")
     return done.stdout
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text, with or without a byte order mark, accents in their composed form (macOS splits them)."""
+    try:
+        return unicodedata.normalize("NFC", read_bytes(path).decode("utf-8-sig"))
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{path} is not UTF-8 text ({problem}); save it as UTF-8.") from None
+
+
+def read_rows(path: Path) -> Lines:
+    """The lines of a CSV with commas or tabs, each with its number; empty ones are left out."""
+    text = read_text(path)
+    first = text.partition("\n")[0]
+    stream = io.StringIO(text, newline="")  # a quoted cell may hold line ends
+    reader = csv.reader(stream, delimiter="\t" if "\t" in first and "," not in first else ",")
+    rows, number = [], 1
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append((number, row))
+            number = reader.line_num + 1
+    except csv.Error as problem:
+        raise UserError(f"{path}, line {number}, is not CSV ({problem}).") from None
+    return rows
+
+
+# --- pickles -------------------------------------------------------------------------------------
+
+
+def _latin1(text: str, encoding: str = "latin1") -> bytes:
+    """Stands in for ``_codecs.encode``, which Python 2 compatible pickles use to carry bytes."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"bytes written as {encoding!r}")
+    return text.encode("latin1")
+
+
+def _allowed() -> dict[tuple[str, str], Callable[..., Any]]:
+    # asked of NumPy itself, since the modules they live in are private and were renamed in NumPy 2
+    numpy_names: dict[tuple[str, str], Any] = {
+        ("multiarray", "_reconstruct"): np.zeros(1).__reduce__()[0],
+        ("multiarray", "scalar"): np.float64(0).__reduce__()[0],
+        ("numeric", "_frombuffer"): np.zeros(1).__reduce_ex__(5)[0],
+    }
+    names: dict[tuple[str, str], Callable[..., Any]] = {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): _latin1,
+    }
+    for core in ("numpy.core", "numpy._core"):
+        names |= {(f"{core}.{module}", name): made for (module, name), made in numpy_names.items()}
+    return names
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    allowed = _allowed()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return self.allowed[module, name]
+
+
+def unpickle(content: bytes, name: str) -> Any:
+    """Return the plain value pickled in ``content``; ``name`` is what errors call the file.
+
+    Strings of Python 2 are read as Latin-1. Anything but plain values and NumPy arrays is refused
+    before it can run.
+    """
+    try:
+        return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except pickle.UnpicklingError as problem:
+        raise UserError(
+            f"{name} is not a plain pickle of numbers, texts and arrays ({problem}), so it was not read: "
+            "it could run code. Get the file again from its official source."
+        ) from None
+    except Exception as problem:  # a damaged pickle can fail in any way at all
+        raise UserError(f"{name} is damaged ({type(problem).__name__}: {problem}). Get the file again.") from None

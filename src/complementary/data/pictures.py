@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from complementary.data.extras import need, pillow_image
-from complementary.data.progress import bar
+from complementary.data.screen import bar, need, pillow_image
 from complementary.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FITS = ("crop", "stretch")
 AT_A_TIME = 32
+GREY = 2  # levels that the channels of a grey picture may differ: lossy WebP is off by one
 
 
 def find_pictures(folder: Path) -> list[Path]:
@@ -46,6 +46,8 @@ def decode_picture(path: Path, size: int, fit: str = "crop") -> tuple[NDArray[np
     side to ``size`` and cuts the middle out; "stretch" squeezes the whole picture into the square.
     """
     image, ops = pillow_image(), need("PIL.ImageOps", "Decoding pictures")
+    if not path.is_file():  # a dead link; or a pipe, which would be waited on for ever
+        raise OSError("there is no such file")
     with image.open(path) as opened:
         opened.draft("RGB", (2 * size, 2 * size))  # lets JPEG skip detail far below the wanted size
         picture = _to_rgb(ops.exif_transpose(opened))
@@ -54,8 +56,7 @@ def decode_picture(path: Path, size: int, fit: str = "crop") -> tuple[NDArray[np
     else:
         square = picture.resize((size, size), image.Resampling.LANCZOS)
     pixels = np.asarray(square)
-    grey = bool((pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 0] == pixels[..., 2]).all())
-    return pixels, grey
+    return pixels, bool(np.ptp(pixels, axis=2).max() <= GREY)
 
 
 def _to_rgb(picture: Any) -> Any:
@@ -110,6 +111,10 @@ def decode_into(target: NDArray[np.uint8], paths: Sequence[Path], fit: str, what
 
 
 def _reason(problem: Exception) -> str:
-    if type(problem).__name__ == "UnidentifiedImageError":
-        return "not a picture"
+    known = {
+        "UnidentifiedImageError": "not a picture",
+        "DecompressionBombError": "too many pixels (178,956,970 at most)",
+    }
+    if type(problem).__name__ in known:
+        return known[type(problem).__name__]
     return " ".join((str(problem) or type(problem).__name__).split())

@@ -1,5 +1,6 @@
 """The contact sheet: examples with what they are (where known) and what they are not, counts, and a heat map."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from complementary.data.dataset import Dataset, Split
-from complementary.data.extras import need
+from complementary.data.screen import need
 from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.transitions import empirical_transition
@@ -19,7 +20,13 @@ IS_COLOUR, NOT_COLOUR, WRONG_COLOUR = "#2f6f9f", "#c0392b", "#e67e22"
 
 def draw_sheet(dataset: Dataset, title: str, path: Path, seed: int = 0) -> None:
     """Draw the train split of ``dataset`` to ``path`` (PNG, PDF or SVG); ``seed`` picks the examples."""
-    figure_class = need("matplotlib.figure", "Drawing a contact sheet").Figure
+    matplotlib, figure_class = (need(name, "Drawing a contact sheet") for name in ("matplotlib", "matplotlib.figure"))
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():  # a class may be called "$"
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # or in a script that the font does not have
+        _draw(figure_class.Figure, dataset, title, path, seed)
+
+
+def _draw(figure_class: Any, dataset: Dataset, title: str, path: Path, seed: int) -> None:
     figure = figure_class(figsize=(17, 11), dpi=110, facecolor="white")
     figure.suptitle(title, x=0.015, y=0.982, ha="left", fontsize=15, fontweight="bold")
     left, right = figure.subfigures(1, 2, width_ratios=(1.0, 1.05))
@@ -123,8 +130,8 @@ def _scatter(area: Any, dataset: Dataset, seed: int) -> None:
     flat = scaled @ directions[:2].T
     axis = area.subplots()
     area.subplots_adjust(left=0.08, right=0.97, top=0.92, bottom=0.07)
-    colour = split.truth[index].numpy() if split.truth is not None else NOT_COLOUR
-    axis.scatter(flat[:, 0], flat[:, -1], c=colour, s=8, cmap="tab20", alpha=0.7)
+    known = {} if split.truth is None else {"c": split.truth[index].numpy(), "cmap": "tab20"}
+    axis.scatter(flat[:, 0], flat[:, -1], s=8, alpha=0.7, **known)
     what = "coloured by true class" if split.truth is not None else "true classes unknown"
     axis.set_title(f"{len(index):,} vectors on their two main directions, {what}", fontsize=10, loc="left")
 

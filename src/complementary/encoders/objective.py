@@ -1,7 +1,7 @@
 """What an encoder's objective is, and the heads and slow copies that objectives share."""
 
 import copy
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from complementary.models import Network
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A network with the heads that its self-supervised loss needs.
 
     ``body`` is what remains when training is over. ``constant`` names the part whose learning rate does not

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from complementary.data import extras, load, progress
+from complementary.data import load, screen
 from complementary.errors import UserError
 
 
@@ -20,14 +20,14 @@ def without(monkeypatch):
 def test_a_missing_package_is_one_sentence(without):
     without("PIL.Image", "sklearn.datasets")
     with pytest.raises(UserError, match=r"^Decoding pictures needs pillow: pip install 'complementary\[cli\]'\.$"):
-        extras.pillow_image()
+        screen.pillow_image()
     with pytest.raises(UserError, match=r"pip install 'complementary\[cli\]'"):
         load("digits")
 
 
 def test_rich_is_not_needed(without):
     without("rich.table")
-    assert extras.rich_or_none("rich.table.Table") is None
+    assert screen.rich_or_none("rich.table.Table") is None
 
 
 class Terminal:
@@ -53,13 +53,13 @@ def test_a_bar_is_drawn_on_a_terminal(monkeypatch, of_bytes):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with progress.bar("decoding", 100, of_bytes) as advance:
+    with screen.bar("decoding", 100, of_bytes) as advance:
         advance(50)
     assert "decoding" in terminal.text
 
 
 def test_no_bar_elsewhere(capsys):
-    with progress.bar("decoding", 100) as advance:
+    with screen.bar("decoding", 100) as advance:
         advance(50)
     assert capsys.readouterr() == ("", "")
 
@@ -68,4 +68,10 @@ def test_no_bar_elsewhere(capsys):
     ("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (170_500_000, "170.5 MB"), (2e10, "20.0 GB")]
 )
 def test_sizes_for_people(count, words):
-    assert progress.size(count) == words
+    assert screen.size(count) == words
+
+
+def test_tables_without_rich(monkeypatch, capsys):
+    monkeypatch.setattr(screen, "rich_or_none", lambda _: None)
+    screen.print_table(("a", "b"), [("long name", "1"), ("x", "2")])
+    assert capsys.readouterr().out == "a          b\nlong name  1\nx          2\n"

@@ -1,0 +1,147 @@
+"""From images to the unit vectors that are clustered: by an encoder, by pixels, or from a file.
+
+| ``--encoder`` | what is clustered |
+|---|---|
+| ``pixels`` | the raw inputs (also for vectors) |
+| ``random`` | features of an untrained network: a control |
+| ``simsiam``, ``byol``, ``mocov3`` | features of that encoder, pretrained first if that was not done yet |
+| ``run:FOLDER`` | the encoder that ``cll pretrain --out FOLDER`` left |
+| ``file:WEIGHTS`` | a ResNet-18 state dict (.safetensors or .pt), ours or with torchvision's names, loaded strictly |
+| ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from complementary import checkpoint
+from complementary.data import Dataset
+from complementary.data.cache import cache_root
+from complementary.device import choose_device
+from complementary.encoders import ENCODERS
+from complementary.errors import UserError
+from complementary.models import Network
+from complementary.pretrain import PretrainConfig, body_for, build_body, features, pretrain
+
+IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an encoder needs to know of a run: its subset of the data, its seed, and how long to pretrain."""
+
+    encoder: str
+    long_tail: float = 1.0
+    head: int | None = None
+    draws: Any = "addressed"
+    seed: int = 0
+    pretrain_epochs: int = 800
+    device: str = "auto"
+
+
+def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
+    """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
+    kind, _, path = source.encoder.partition(":")
+    if kind == "pixels" and not path:
+        return F.normalize(dataset.train.inputs[chosen].flatten(1).float())
+    if kind == "embeddings" and path:
+        return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
+    device = choose_device(source.device)
+    body = find_body(source, dataset, progress).to(device)
+    mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
+    return features(body, dataset.train.inputs[chosen], mean, std).cpu()
+
+
+def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network:
+    """The network that ``source.encoder`` names, pretrained if it must be."""
+    kind, _, path = source.encoder.partition(":")
+    if dataset.train.inputs.ndim != 4:
+        raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
+    shape = tuple(dataset.train.inputs.shape[1:])
+    if kind == "random" and not path:
+        return build_body(body_for(shape), shape, source.seed, True)[0]
+    if kind == "run" and path:
+        return load_body(Path(path) / "encoder.safetensors", shape)
+    if kind == "file" and path:
+        return load_weights(Path(path), shape)
+    if source.encoder in ENCODERS:
+        return load_body(pretrained(source, dataset, progress) / "encoder.safetensors", shape)
+    known = ", ".join(["pixels", "random", *ENCODERS, "run:FOLDER", "file:WEIGHTS", "embeddings:Z.npy"])
+    raise UserError(f"The encoder {source.encoder!r} is not known; use one of: {known}.")
+
+
+def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
+    """The folder of this encoder among the cached stages; made or resumed if it is not finished."""
+    config = PretrainConfig(
+        data=dataset.name,
+        long_tail=source.long_tail,
+        head=source.head,
+        draws=source.draws,
+        encoder=source.encoder,
+        epochs=source.pretrain_epochs,
+        batch=min(512, len(dataset.train)),
+        seed=source.seed,
+    )
+    folder = cache_root(None) / "stages" / f"pretrain-{config.hash()[:16]}"
+    pretrain(config, folder, resume=True, device=source.device, progress=progress, dataset=dataset)
+    return folder
+
+
+def load_body(path: Path, shape: tuple[int, ...]) -> Network:
+    """An encoder that this package wrote; it must fit images of ``shape`` [C, H, W]."""
+    tensors, record = checkpoint.read(path)
+    if record.get("shape") is None or record.get("body") is None:
+        raise UserError(f"{path} is not an encoder; give a folder that cll pretrain wrote.")
+    if tuple(record["shape"]) != shape:
+        raise UserError(f"{path} was pretrained on images of shape {record['shape']}, but these are {list(shape)}.")
+    body, _ = build_body(record["body"], shape, 0, record["max_pool"])
+    return _strictly(body, tensors, path)
+
+
+def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
+    """A ResNet-18 state dict from anywhere (.safetensors, or a .pt that holds tensors only), loaded strictly."""
+    try:
+        tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except OSError as problem:
+        raise UserError(f"The weights {path} cannot be read ({problem.strerror or problem}).") from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as problem:
+        raise UserError(f"{path} is not a state dict: {str(problem).splitlines()[0]}") from None
+    except Exception as problem:  # torch.load raises pickle errors of many kinds on foreign files
+        raise UserError(f"{path} is not a plain state dict and was not loaded ({type(problem).__name__}).") from None
+    body, _ = build_body("resnet18", shape, 0, True)
+    return _strictly(body, {k: v for k, v in tensors.items() if k not in IGNORED}, path)
+
+
+def _strictly(body: Network, tensors: dict[str, Tensor], path: Path) -> Network:
+    """Load every tensor into its place, or list each that is missing, left over or of another shape."""
+    wanted = body.state_dict()
+    missing = sorted(wanted.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - wanted.keys())
+    odd = [k for k in wanted.keys() & tensors.keys() if wanted[k].shape != tensors[k].shape]
+    shapes = [f"{k} {list(tensors[k].shape)} instead of {list(wanted[k].shape)}" for k in sorted(odd)]
+    parts = {"missing": missing, "not expected": unknown, "of another shape": shapes}
+    said = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
+    if said:
+        raise UserError(f"The weights in {path} do not fit the network ({said}); nothing was loaded.")
+    body.load_state_dict(tensors)
+    return body
+
+
+def read_embeddings(path: str | Path, count: int) -> Tensor:
+    """A .npy table float [N, D] with one row for each of ``count`` training examples."""
+    try:
+        table = torch.from_numpy(np.load(path, allow_pickle=False)).float()
+    except (OSError, ValueError, TypeError) as problem:
+        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {problem}.") from None
+    if table.ndim != 2 or len(table) != count:
+        raise UserError(
+            f"The embeddings {path} have shape {list(table.shape)}; wanted one row per training example, [{count}, D]."
+        )
+    return table

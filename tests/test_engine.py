@@ -1,0 +1,216 @@
+"""The engine. Real captures need a GPU; the bookkeeping is tested on a stand-in that records and replays."""
+
+import contextlib
+import copy
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from complementary import engine as module
+from complementary.engine import WARM_UP, Captured, compiled, engine
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_on_a_cpu_the_step_is_the_step_itself():
+    def step(index, random):
+        return index.sum()
+
+    assert engine(step, CPU) is step
+    assert engine(step, CPU, capture=False) is step
+    assert engine(step, CUDA, capture=False) is step
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_on_a_cpu_nothing_is_compiled(enabled):
+    model = nn.Linear(2, 2)
+    assert compiled(model, CPU, enabled) is model
+
+
+def test_compiling_can_be_switched_off_on_a_gpu():
+    model = nn.Linear(2, 2)
+    assert compiled(model, CUDA, enabled=False) is model
+
+
+# --- a stand-in for the GPU: work is done at once, or recorded while a graph is being captured -------
+
+
+class Gpu:
+    """Runs what is launched, or records it into a graph; can refuse to record."""
+
+    def __init__(self, refuse=None):
+        self.recording, self.refuse, self.log = None, refuse, []
+
+    def launch(self, work):
+        if self.recording is None:
+            work()
+        else:
+            self.recording.append(work)
+
+    def namespace(self):
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        return types.SimpleNamespace(
+            Stream=lambda device: stream,
+            current_stream=lambda device: stream,
+            stream=lambda s: contextlib.nullcontext(),
+            synchronize=lambda device: None,
+            CUDAGraph=self.new_graph,
+            graph=self.capture,
+        )
+
+    def new_graph(self):
+        graph = types.SimpleNamespace(works=[], generators=[])
+        graph.register_generator_state = graph.generators.append
+        graph.replay = lambda: [work() for work in graph.works]
+        self.log.append(graph)
+        return graph
+
+    @contextlib.contextmanager
+    def capture(self, graph, stream):
+        self.recording = graph.works
+        try:
+            yield
+            if self.refuse is not None:
+                raise self.refuse
+        finally:
+            self.recording = None
+
+
+class Counter:
+    """A step whose effect is seen: it adds the batch to a total, and its loss is that total."""
+
+    def __init__(self, gpu):
+        self.gpu, self.calls = gpu, 0
+        self.total = torch.zeros(())
+
+    def step(self, index, random):
+        self.calls += 1
+        loss = torch.zeros(())
+
+        def work():
+            self.total += index.sum()
+            loss.copy_(self.total)
+
+        self.gpu.launch(work)
+        return loss
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    def make(refuse=None):
+        gpu = Gpu(refuse)
+        stand_in = types.SimpleNamespace(cuda=gpu.namespace(), nn=torch.nn, Tensor=torch.Tensor)
+        monkeypatch.setattr(module, "torch", stand_in)
+        counter = Counter(gpu)
+        return gpu, counter, engine(counter.step, CUDA)
+
+    return make
+
+
+BATCHES = [torch.tensor([1.0, k]) for k in range(9)]
+TOTALS = torch.stack(BATCHES).sum(1).cumsum(0).tolist()
+
+
+def test_eager_steps_come_first_then_one_is_captured_and_later_ones_replayed(fake):
+    gpu, counter, run = fake()
+    random = object()
+    losses = [run(batch, random) for batch in BATCHES]
+    assert [float(loss) for loss in losses] == TOTALS, "each step must have happened once, on its own batch"
+    assert counter.calls == WARM_UP + 1
+    assert len(gpu.log) == 1
+    assert gpu.log[0].generators == [random]
+    assert gpu.log[0].works
+
+
+def test_the_caller_may_reuse_its_index_and_keep_its_losses(fake):
+    _, _, run = fake()
+    index, losses = torch.zeros(2), []
+    for batch in BATCHES:
+        index.copy_(batch)
+        losses.append(run(index, None))
+    assert [float(loss) for loss in losses] == TOTALS
+    assert torch.equal(index, BATCHES[-1])
+
+
+@pytest.mark.parametrize(
+    "refuse", [RuntimeError("operation not permitted\nmore"), RuntimeError()], ids=["said", "mute"]
+)
+def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_warning(fake, refuse):
+    gpu, _, run = fake(refuse)
+    losses = [run(batch, None) for batch in BATCHES[:WARM_UP]]
+    with pytest.warns(UserWarning, match=r"could not be captured in a CUDA graph and runs eagerly") as caught:
+        losses.append(run(BATCHES[WARM_UP], None))
+    assert len(caught) == 1
+    assert "more" not in str(caught[0].message)
+    losses += [run(batch, None) for batch in BATCHES[WARM_UP + 1 :]]  # a second warning would be an error
+    assert [float(loss) for loss in losses] == TOTALS
+    assert len(gpu.log) == 1, "capture is tried once"
+    assert run.graph is None
+
+
+def test_a_mistake_in_the_step_is_not_hidden(fake):
+    _, _, run = fake(TypeError("a bug"))
+    for batch in BATCHES[:WARM_UP]:
+        run(batch, None)
+    with pytest.raises(TypeError, match="a bug"):
+        run(BATCHES[WARM_UP], None)
+
+
+# --- the real thing -----------------------------------------------------------------------------------
+
+
+class Noisy:
+    """A step with weights, an optimiser and random numbers."""
+
+    def __init__(self, device, wait=False):
+        self.x = torch.arange(64.0, device=device).reshape(16, 4) / 64
+        self.model = nn.Linear(4, 1, device=device)
+        nn.init.ones_(self.model.weight)
+        nn.init.zeros_(self.model.bias)
+        self.optimiser = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9, fused=True)
+        self.wait = wait
+
+    def step(self, index, random):
+        noise = torch.rand(len(index), 1, device=index.device, generator=random)
+        loss = (self.model(self.x[index]) - noise).square().mean()
+        if self.wait:
+            loss.item()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        return loss.detach()
+
+
+def trained(run, noisy, steps=10):
+    random = torch.Generator(device=noisy.x.device)
+    losses = []
+    for i in range(steps):
+        random.manual_seed(1000 + i)
+        losses.append(
+            run(torch.randperm(16, generator=torch.Generator().manual_seed(i))[:8].to(noisy.x.device), random)
+        )
+    return torch.stack(losses).cpu(), copy.deepcopy(noisy.model.state_dict())
+
+
+@needs_gpu
+def test_captured_and_eager_steps_agree():
+    eager, captured = Noisy(CUDA), Noisy(CUDA)
+    run = engine(captured.step, CUDA)
+    assert isinstance(run, Captured)
+    wanted, found = trained(eager.step, eager), trained(run, captured)
+    assert run.graph is not None
+    torch.testing.assert_close(found[0], wanted[0])
+    for name, value in wanted[1].items():
+        torch.testing.assert_close(found[1][name], value)
+
+
+@needs_gpu
+def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
+    eager, waiting = Noisy(CUDA), Noisy(CUDA, wait=True)
+    wanted = trained(eager.step, eager)
+    with pytest.warns(UserWarning, match="could not be captured"):
+        found = trained(engine(waiting.step, CUDA), waiting)
+    torch.testing.assert_close(found[0], wanted[0])
