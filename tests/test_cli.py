@@ -98,19 +98,20 @@ def test_bad_input_is_one_sentence_status_2_and_nothing_lost(cll, tmp_path, opti
 
 def test_a_missing_extra_is_named(cll, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
-    monkeypatch.delitem(sys.modules, "complementary.commands", raising=False)
+    for name in [n for n in sys.modules if n.startswith("complementary.commands")]:
+        monkeypatch.delitem(sys.modules, name)
     status, _, error = cll("train")
     assert status == 2
     assert "the package tyro is missing; pip install 'complementary[cli]' brings it" in error
 
 
 def test_ctrl_c_is_not_a_traceback(cll, monkeypatch, tmp_path):
-    import complementary.commands
+    import complementary.commands.train
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(complementary.commands, "run", interrupted)
+    monkeypatch.setattr(complementary.commands.train, "run", interrupted)
     status, _, error = cll("train", "--out", tmp_path)
     assert status == 130
     assert "cll train: stopped" in error

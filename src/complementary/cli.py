@@ -10,9 +10,11 @@ from importlib import import_module
 # name -> (module, function, one line); a group of commands names its table instead of a function
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("complementary.demo", "main", "see it work: 1,797 digits, four ways of mixing, about a minute"),
-    "train": ("complementary.commands", "train", "train a classifier from complementary labels"),
+    "train": ("complementary.commands.train", "main", "train a classifier from complementary labels"),
+    "pretrain": ("complementary.commands.pretrain", "main", "pretrain an encoder on images alone"),
+    "cluster": ("complementary.commands.cluster", "main", "cluster a dataset and judge the clusters"),
     "data": ("complementary.data.commands", "main", "list, get, show and import datasets"),
-    "predict": ("complementary.commands", "predict", "apply a trained run to images or vectors"),
+    "predict": ("complementary.commands.predict", "main", "apply a trained run to images or vectors"),
 }
 
 USAGE = "usage: cll COMMAND [options]\n\nLearn classifiers from labels that say what a thing is not.\n\ncommands:\n"

@@ -149,7 +149,7 @@ def _group(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor | None:
 
 def clusters_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
     """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file or by k-means."""
-    grouping, source = config.grouping, config.source
+    grouping = config.grouping
     if grouping.assignments is not None:
         return assignments.read(Path(grouping.assignments), dataset.train.inputs[chosen])[0]
     if grouping.clusters == 0:
@@ -157,16 +157,15 @@ def clusters_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
             f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
             "--mix mixup."
         )
-    needs = Source(
-        grouping.encoder,
-        effective_tail(config),
-        source.head,
-        source.draws,
-        config.seed,
-        grouping.pretrain_epochs,
-    )
-    points = embed(needs, dataset, chosen)
+    points = points_of(config, dataset, chosen)
     return kmeans(points, grouping.clusters, address(config.seed, "clusters"), grouping.restarts).assignment
+
+
+def points_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
+    """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
+    grouping, source, tail = config.grouping, config.source, effective_tail(config)
+    needs = Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs)
+    return embed(needs, dataset, chosen)
 
 
 def effective_tail(config: Config) -> float:

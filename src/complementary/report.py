@@ -68,6 +68,14 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return figure, axes
 
 
+def show_image(axis: Any, image: Any, cmap: str = "gray") -> None:
+    """Draw an image tensor [C, H, W] in 0 .. 1, without ticks or frame."""
+    picture_array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    axis.imshow(picture_array, cmap=cmap, vmin=0, vmax=1, interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+
+
 def curves(histories: dict[str, list[list[dict[str, Any]]]], keys: dict[str, str]) -> Any:
     """Learning curves: one panel per key, one colour per mixer, thin lines for seeds, a thick one for the mean.
 

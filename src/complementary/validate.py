@@ -21,7 +21,7 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     logits [N, K], excluded [N, K], transition [K, K] -> scalar. Ishida et al. 2019; it can be negative,
     and its variance is large.
     """
-    return (_corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
+    return (corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
 
 
 def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> 
     logits [N, K], excluded [N, K], transition [K, K] -> scalar. For uniform labels it is
     1 - (K - 1) x (share of predictions that name an excluded class).
     """
-    weight = _corrected(excluded, transition, logits)
+    weight = corrected(excluded, transition, logits)
     return weight.gather(1, logits.argmax(1, keepdim=True)).mean()
 
 
@@ -40,7 +40,8 @@ def _per_label(excluded: Tensor) -> Tensor:
     return excluded / excluded.sum(1, keepdim=True)
 
 
-def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
+def corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
+    """Each example's view of its true class: rows of T^-1, whose mean is the true one-hot vector. [N, K] -> [N, K]."""
     with torch.autocast(like.device.type, enabled=False):
         return _per_label(excluded) @ _inverse(transition, like)
 

@@ -1,0 +1,144 @@
+"""The figures of a clustering and the page that shows them. What needs true labels is marked oracle."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from complementary import report, transitions
+from complementary.cluster import kmeans
+from complementary.cluster_scores import Estimate, estimated_same_class, purity, recommend, same_class
+from complementary.config import Config
+from complementary.data import Dataset
+from complementary.diagnose import noise_ratio
+from complementary.mix import ICM, MICM, Mixup
+from complementary.problem import points_of, supervise
+from complementary.rng import address
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What is known of a clustering; the oracle part is None without true labels."""
+
+    clusters: int
+    smallest: int
+    largest: int
+    alone: int
+    estimated: Estimate
+    oracle: dict[str, float] | None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values, as a person reads them."""
+        estimate = f"{100 * self.estimated.value:.1f} ± {100 * self.estimated.error:.1f} %"
+        lines = [
+            (
+                "clusters",
+                f"{self.clusters}, of {self.smallest:,} to {self.largest:,} examples, {self.alone} of one example",
+            ),
+            ("same-class partners, estimated without true labels", estimate),
+        ]
+        return lines + [(f"{name} (oracle)", f"{100 * value:.2f} %") for name, value in (self.oracle or {}).items()]
+
+
+def measure(
+    assignment: Tensor, excluded: Tensor, generating: Tensor | None, truth: Tensor | None, batch: int
+) -> Figures:
+    """assignment int [N], excluded [N, K], generating matrix [K, K] (None: taken as uniform), truth int [N] or None."""
+    size = torch.bincount(assignment)
+    size = size[size > 0]
+    transition = transitions.uniform(excluded.shape[1]) if generating is None else generating
+    oracle = None
+    if truth is not None:
+        oracle = {"same-class partners": same_class(assignment, truth), "purity": purity(assignment, truth)}
+        for name, mixer in (("noisy mixes of Mixup", Mixup()), ("of ICM", ICM()), ("of MICM", MICM())):
+            oracle[name] = noise_ratio(mixer, truth, excluded, assignment, min(batch, len(truth)), passes=3)
+    estimate = estimated_same_class(assignment, excluded, transition)
+    return Figures(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
+
+
+class Choice(NamedTuple):
+    """A recommended number of clusters, and the comparison that it rests on."""
+
+    clusters: int
+    estimates: dict[int, Estimate]
+    oracle: dict[int, float] | None
+    silhouettes: dict[int, float]
+
+
+def recommendation(config: Config, dataset: Dataset, chosen: Tensor, counts: tuple[int, ...]) -> Choice:
+    """Cluster with each number of ``counts`` and choose by the truth-free estimate; oracle figures for comparison."""
+    _, generating, excluded = supervise(config, dataset)
+    transition = transitions.uniform(excluded.shape[1]) if generating is None else generating
+    points, truth = points_of(config, dataset, chosen), dataset.train.truth
+    found = {
+        k: kmeans(points, k, address(config.seed, "clusters"), config.grouping.restarts).assignment for k in counts
+    }
+    estimates = {k: estimated_same_class(a, excluded, transition) for k, a in found.items()}
+    oracle = None if truth is None else {k: same_class(a, truth[chosen]) for k, a in found.items()}
+    return Choice(recommend(estimates), estimates, oracle, {k: silhouette(points, a) for k, a in found.items()})
+
+
+def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
+    """Mean silhouette of up to ``sample`` points: 1 is well separated, 0 is not. points [N, D], assignment int [N]."""
+    from sklearn.metrics import silhouette_score
+
+    picked = torch.linspace(0, len(points) - 1, min(sample, len(points))).long()
+    if len(assignment[picked].unique()) < 2:
+        return 0.0
+    return float(silhouette_score(points[picked].numpy(), assignment[picked].numpy()))
+
+
+def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
+    """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
+    grouping, source = config.grouping, config.source
+    parts = [
+        f"<h1>Clusters of {source.data}</h1>",
+        f"<p>{len(assignment):,} training examples, encoder <code>{grouping.assignments or grouping.encoder}</code>, "
+        f"seed {config.seed}. Figures marked <em>oracle</em> need the true labels; the others do not.</p>",
+        report.table(["figure", "value"], [list(row) for row in figures.rows()]),
+        report.picture(_sizes(assignment), "Sizes of the clusters"),
+    ]
+    if choice is not None:
+        parts += ["<h2>How many clusters?</h2>", _comparison(choice)]
+    if inputs.ndim == 4:
+        parts += ["<h2>Examples</h2>", report.picture(_examples(inputs, assignment), "Example images of clusters")]
+    return report.page(f"Clusters of {source.data}", parts)
+
+
+def _comparison(choice: Choice) -> str:
+    header = ["clusters", "same-class partners, estimated", "the same (oracle)", "silhouette"]
+    rows = []
+    for k, estimate in choice.estimates.items():
+        true = "" if choice.oracle is None else f"{100 * choice.oracle[k]:.1f} %"
+        value = f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
+        rows.append(
+            [f"{k} (recommended)" if k == choice.clusters else str(k), value, true, f"{choice.silhouettes[k]:.3f}"]
+        )
+    said = (
+        "<p>Recommended: the smallest number whose estimate, made from the complementary labels alone, lies within one "
+        "standard error of the best. More clusters are purer, but leave fewer partners in a batch.</p>"
+    )
+    return report.table(header, rows) + said
+
+
+def _sizes(assignment: Tensor) -> Any:
+    figure, axes = report.new_figure(8, 2.2)
+    size = torch.bincount(assignment).sort(descending=True).values
+    axes[0][0].bar(range(len(size)), size.tolist(), color=report.COLOURS["icm"], width=0.8)
+    axes[0][0].set_title("examples per cluster, largest first", fontsize=10, loc="left", color=report.INK)
+    return figure
+
+
+def _examples(inputs: Tensor, assignment: Tensor, rows: int = 12, columns: int = 14) -> Any:
+    """A row of images for each of up to ``rows`` clusters, spread from the largest to the smallest."""
+    order = torch.bincount(assignment).argsort(descending=True)
+    order = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
+    figure, axes = report.new_figure(0.62 * columns, 0.62 * len(order) + 0.2, rows=len(order), columns=columns)
+    for axes_row, k in zip(axes, order.tolist(), strict=True):
+        members = (assignment == k).nonzero()[:columns, 0].tolist()
+        for axis in axes_row:
+            axis.axis("off")
+        for axis, i in zip(axes_row, members, strict=False):
+            report.show_image(axis, inputs[i].float() / 255)
+    return figure

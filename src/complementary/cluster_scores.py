@@ -1,0 +1,68 @@
+"""How good are clusters for mixing? With true labels (oracle), and, up to noise, without.
+
+Without truth: a complementary label with a known transition matrix T is an unbiased view of the true one:
+row k of T^-1, for the label "not k", has the true class's one-hot vector as its mean. For two members of a
+cluster the product of their rows is then an unbiased estimate of "both are of the same class".
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from complementary.validate import corrected
+
+
+class Estimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: float
+    error: float
+
+
+def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tensor) -> Estimate:
+    """How often a random partner from the same cluster is of the same class, from complementary labels alone.
+
+    assignment int [N], excluded [N, K], transition [K, K]. Unbiased; needs thousands of examples to be sharp.
+    Examples alone in their cluster do not count. The error is conservative (at most a factor of 1.4 too large).
+    """
+    view = corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the true one-hot vector
+    count = torch.bincount(assignment)
+    total = torch.zeros(len(count), view.shape[1], dtype=torch.float64).index_add_(0, assignment, view)
+    others = (count[assignment] - 1).clamp_min(1)
+    agreement = (view * (total[assignment] - view)).sum(1) / others  # of each example with the others, on average
+    paired = count[assignment] > 1
+    if not paired.any():
+        return Estimate(float("nan"), float("nan"))
+    agreement, home = agreement[paired], assignment[paired]
+    size = torch.bincount(home, minlength=len(count)).double().clamp_min(1)
+    mean = torch.zeros(len(count), dtype=torch.float64).index_add_(0, home, agreement) / size
+    spread = torch.zeros(len(count), dtype=torch.float64).index_add_(0, home, (agreement - mean[home]) ** 2)
+    error = (4 * spread).sum().sqrt() / len(agreement)
+    return Estimate(float(agreement.mean()), float(error))
+
+
+def same_class(assignment: Tensor, truth: Tensor) -> float:
+    """How often a random partner from the same cluster is of the same class: the oracle. int [N], int [N]."""
+    table = contingency(assignment, truth).double()
+    size = table.sum(1)
+    rate = ((table * (table - 1)).sum(1) / (size - 1).clamp_min(1))[size > 1].sum()
+    return float(rate / size[size > 1].sum())
+
+
+def purity(assignment: Tensor, truth: Tensor) -> float:
+    """Share of examples that are of their cluster's most frequent class: an oracle. int [N], int [N]."""
+    return float(contingency(assignment, truth).amax(1).sum() / len(truth))
+
+
+def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
+    """How many examples of each class are in each cluster: int [clusters, K]."""
+    classes = int(truth.max()) + 1
+    flat = torch.bincount(assignment * classes + truth, minlength=(int(assignment.max()) + 1) * classes)
+    return flat.view(-1, classes)
+
+
+def recommend(estimates: dict[int, Estimate]) -> int:
+    """The smallest number of clusters whose estimate lies within one standard error of the best one."""
+    best = max(estimates.values(), key=lambda e: e.value)
+    return min(k for k, e in estimates.items() if e.value >= best.value - best.error)

@@ -1,0 +1,1 @@
+"""The commands of ``cll``, one file each; loaded only when called."""

@@ -1,0 +1,80 @@
+"""``cll cluster``: cluster a dataset, store the assignment, judge it."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from complementary import assignments, data
+from complementary.checkpoint import write_bytes
+from complementary.cluster_report import Figures, measure, page, recommendation
+from complementary.config import ClusterConfig, Config, DataConfig
+from complementary.data import Dataset
+from complementary.errors import UserError
+from complementary.problem import clusters_of, supervise
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cluster a dataset by an encoder's features, and judge the clusters with and without true labels.
+
+    Example: cll cluster --data digits --clusters 50 --report clusters.html --out clusters.safetensors
+    """
+
+    source: DataConfig = field(default_factory=DataConfig)
+    grouping: ClusterConfig = field(default_factory=ClusterConfig)
+    seed: int = 0
+    """As in cll train: decides subset, labels and k-means starts."""
+    batch: int = 512
+    """Batch size for the noise ratios, in which partners are sought."""
+    out: Path | None = None
+    """Store the assignment in this file, for cll train --assignments."""
+    report: Path | None = None
+    """Write an HTML page with sizes, scores and rows of example images."""
+    try_clusters: tuple[int, ...] = (10, 20, 30, 50, 70, 90)
+    """Numbers of clusters that the report compares, to recommend one."""
+
+
+def main(arguments: list[str]) -> None:
+    """The command ``cll cluster``."""
+    import tyro
+
+    options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
+    for path in (options.out, options.report):
+        if path is not None and path.exists():
+            raise UserError(f"{path} exists already; choose another name.")
+    config = Config(source=options.source, grouping=options.grouping, seed=options.seed)
+    dataset = data.load(config.source.data)
+    chosen, generating, excluded = supervise(config, dataset)
+    assignment = clusters_of(config, dataset, chosen)
+    split = dataset.train.take(chosen)
+    figures = measure(assignment, excluded, generating, split.truth, options.batch)
+    _print(figures)
+    if options.out is not None:
+        made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
+        assignments.write(options.out, assignment, config.grouping.clusters, split.inputs, made_by)
+        Console().print(f"Assignment of {len(assignment):,} examples: {options.out}", soft_wrap=True)
+    if options.report is not None:
+        _report(options, config, dataset, chosen, assignment, figures)
+
+
+def _print(figures: Figures) -> None:
+    table = Table(show_header=False, box=None)
+    for name, value in figures.rows():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _report(
+    options: Cluster, config: Config, dataset: Dataset, chosen: Tensor, assignment: Tensor, figures: Figures
+) -> None:
+    """Compare numbers of clusters, then write the page."""
+    counts = tuple(k for k in options.try_clusters if 1 < k <= len(chosen) // 2)
+    choice = recommendation(config, dataset, chosen, counts) if config.grouping.assignments is None and counts else None
+    markup = page(config, dataset.train.inputs[chosen], assignment, figures, choice)
+    write_bytes(options.report or Path("clusters.html"), markup.encode())
+    Console().print(f"Report: {options.report}", soft_wrap=True)
+    if choice is not None:
+        Console().print(f"Recommended number of clusters (without true labels): {choice.clusters}")

@@ -1,0 +1,83 @@
+"""What the training commands share: where and how to run, the configuration to start from, a progress bar."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from complementary.job import Job
+from complementary.settings import AnySettings, read_toml
+
+AnyOptions = TypeVar("AnyOptions")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where and how to run; none of this changes the outcome."""
+
+    out: Path | None = None
+    """Folder of the run; by default it is named after the main options, under runs/."""
+    config: Path | None = None
+    """A config.toml to start from, such as that of an earlier run; other options override it."""
+    resume: bool = False
+    """Go on with the run in the folder (after a kill, too); its configuration is taken from there."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1 …"""
+    checkpoint_seconds: float = 30.0
+    """How often the state is saved, so that a killed run can be resumed."""
+
+
+def parse(
+    kind: type[AnyOptions], settings: type[AnySettings], arguments: list[str], prog: str
+) -> tuple[AnyOptions, AnySettings]:
+    """Read the command line of ``kind`` (a class that has all options of ``settings``) -> (all options, settings)."""
+    base = read_toml(path, settings) if (path := _base(arguments)) else settings()
+    names = [f.name for f in fields(settings)]
+    parser: Any = tyro.conf.configure(tyro.conf.OmitArgPrefixes)(kind)
+    default = kind(**{name: getattr(base, name) for name in names})
+    options: AnyOptions = tyro.cli(parser, args=arguments, prog=prog, default=default)
+    return options, settings(**{name: getattr(options, name) for name in names})
+
+
+def _base(arguments: list[str]) -> Path | None:
+    """The configuration to start from: that of --config or, when resuming, of the folder itself."""
+    given: dict[str, str] = {}
+    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = here.partition("=")
+        given[name] = value if equals else following
+    if "--config" in given:
+        return Path(given["--config"])
+    stored = Path(given.get("--out", "")) / "config.toml"
+    return stored if "--resume" in given and "--out" in given and stored.exists() else None
+
+
+@contextlib.contextmanager
+def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
+    """A progress bar that vanishes when done -> the function to call after each step.
+
+    ``shown``: which figures of the last epoch to show, and under which names.
+    """
+    columns = (
+        TextColumn("epoch {task.fields[epoch]}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[say]}"),
+    )
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("", total=None, epoch="epoch -", say="preparing data")
+
+        def show(job: Job) -> None:
+            row = job.history[-1] if job.history else {}
+            bar.update(
+                task,
+                total=job.epochs * job.steps_per_epoch,
+                completed=job.epoch * job.steps_per_epoch + job.step_in_epoch,
+                epoch=f"epoch {job.epoch}/{job.epochs}",
+                say=" · ".join(f"{name} {row[key]:.3f}" for key, name in shown.items() if key in row),
+            )
+
+        yield show

@@ -1,0 +1,58 @@
+"""``cll train``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from complementary.commands.common import Where, epochs_bar, parse
+from complementary.config import Config
+from complementary.runner import run
+
+
+@dataclass(frozen=True)
+class Train(Where, Config):
+    """Train a classifier from complementary labels, and write everything about the run to a folder.
+
+    Example: cll train --data digits --loss s-nl --mix icm --clusters 50 --seed 0 --out runs/x
+    """
+
+
+def main(arguments: list[str]) -> None:
+    """The command ``cll train``."""
+    options, config = parse(Train, Config, arguments, "cll train")
+    named = (config.source.data, config.training.loss, config.mixing.mix, str(config.seed))
+    out = options.out or Path("runs") / "-".join(named)
+    with epochs_bar({"loss": "loss", "scel": "SCEL", "accuracy": "test"}) as progress:
+        result = run(
+            config,
+            out,
+            resume=options.resume,
+            device=options.device,
+            checkpoint_seconds=options.checkpoint_seconds,
+            progress=progress,
+        )
+    report(result, out)
+
+
+ROWS = {
+    "accuracy_last": "test accuracy, last epoch",
+    "accuracy_selected": "test accuracy, epoch chosen without true labels (SCEL)",
+    "estimated_accuracy_selected": "the same, estimated without true labels (URE)",
+    "accuracy_best_on_test": "test accuracy, best epoch on the test set (for comparison only)",
+    "noise_ratio": "noisy mixes (oracle)",
+}
+
+
+def report(result: dict[str, Any], out: Path) -> None:
+    """Print the main figures of a finished run."""
+    table = Table(show_header=False, box=None)
+    for key, name in ROWS.items():
+        if result.get(key) is not None:
+            table.add_row(name, f"{100 * result[key]:.2f} %")
+    table.add_row("training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}")
+    console = Console()
+    console.print(table)
+    console.print(f"Everything about this run is in {out}", soft_wrap=True)
