@@ -1,0 +1,59 @@
+"""Make the pictures of README and docs from stored results: ``python docs/make_pictures.py``.
+
+docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from complementary import report
+from complementary.demo import MIXES
+
+ROOT = Path(__file__).parent.parent
+
+
+def demo() -> bytes:
+    """Accuracy curves and the noise ratio of each mixer, of the demo in runs/demo."""
+    results = json.loads((ROOT / "runs/demo/results.json").read_text())
+    figure, axes = report.new_figure(9, 3.2, columns=2, width_ratios=[1.7, 1])
+    for name in MIXES:
+        runs = [[row["accuracy"] for row in r["history"]] for r in results if r["mix"] == name]
+        mean = [100 * sum(values) / len(values) for values in zip(*runs, strict=True)]
+        axes[0][0].plot(range(1, len(mean) + 1), mean, color=report.COLOURS[name], label=name, linewidth=1.8)
+    noise = {n: [r["noise_ratio"] for r in results if r["mix"] == n] for n in MIXES[1:]}
+    for place, (name, values) in enumerate(noise.items()):
+        height = 100 * sum(values) / len(values)
+        axes[0][1].bar(place, height, color=report.COLOURS[name], width=0.6)
+        axes[0][1].text(place, height + 0.3, f"{height:.1f} %", ha="center", fontsize=9)
+    axes[0][1].set_xticks(range(len(noise)), list(noise))
+    axes[0][0].set_xlabel("epoch", fontsize=9)
+    axes[0][0].legend(frameon=False, fontsize=9, loc="lower right")
+    _title(axes[0][0], f"test accuracy, %, mean of {len(results) // len(MIXES)} seeds")
+    _title(axes[0][1], "mixes told something false")
+    return report.png(figure)
+
+
+def encoders() -> bytes:
+    """Loss, collapse gauge and kNN accuracy while pretraining, of the runs in results/encoders."""
+    runs = {p.stem: json.loads(p.read_text()) for p in sorted((ROOT / "results/encoders").glob("*.json"))}
+    figure, axes = report.new_figure(11, 3.2, columns=3)
+    panels = {"loss": "loss", "gauge": "collapse gauge (healthy: near 1)", "oracle_knn": "kNN accuracy (oracle)"}
+    for name, run in runs.items():
+        for axis, (key, title) in zip(axes[0], panels.items(), strict=True):
+            points = [(row["epoch"], row[key]) for row in run.get("metrics", []) if row.get(key) is not None]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=name, linewidth=1.5)
+            _title(axis, title)
+            axis.set_xlabel("epoch", fontsize=9)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return report.png(figure)
+
+
+def _title(axis: Any, text: str) -> None:
+    axis.set_title(text, fontsize=10, loc="left", color=report.INK)
+
+
+if __name__ == "__main__":
+    for make in (demo, encoders):
+        (ROOT / "docs" / f"{make.__name__}.png").write_bytes(make())
