@@ -98,7 +98,7 @@ def test_bad_input_is_one_sentence_status_2_and_nothing_lost(cll, tmp_path, opti
 
 def test_a_missing_extra_is_named(cll, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
-    for name in [n for n in sys.modules if n.startswith("complementary.commands")]:
+    for name in [n for n in sys.modules if n.startswith("complementary.commands.")]:
         monkeypatch.delitem(sys.modules, name)
     status, _, error = cll("train")
     assert status == 2

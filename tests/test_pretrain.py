@@ -16,16 +16,10 @@ from complementary import checkpoint, data, models, pretrain
 from complementary.config import configure
 from complementary.data import Dataset, Split
 from complementary.encoders import ENCODERS, MoCoV3, Objective
+from complementary.encoders.body import build_body, features
 from complementary.encoders.objective import cosine, head
 from complementary.errors import UserError
-from complementary.pretrain import (
-    PretrainConfig,
-    Pretrainer,
-    TwoViews,
-    build_body,
-    features,
-    views_for,
-)
+from complementary.pretrain import PretrainConfig, Pretrainer, TwoViews, views_for
 from complementary.problem import supervise
 from complementary.rng import generator
 

@@ -18,6 +18,11 @@ VERSION = 1
 
 def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor, made_by: dict[str, Any]) -> None:
     """Store ``assignment`` int [M] of the examples ``inputs`` [M, ...], and the configuration that made it."""
+    if len(assignment) != len(inputs) or int(assignment.max()) >= clusters:
+        raise UserError(
+            f"{len(assignment)} assignments, up to cluster {int(assignment.max())}, do not fit {len(inputs)} examples "
+            f"and {clusters} clusters; nothing was written."
+        )
     small = assignment.to(torch.uint8 if clusters <= 256 else torch.int32)
     record = {"version": VERSION, "clusters": clusters, "inputs_sha256": digest(inputs), "made_by": made_by}
     checkpoint.write(path, {"assignment": small}, record)

@@ -3,6 +3,7 @@
 Modules are imported when their command is called, so that ``cll --help`` answers at once.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -22,11 +23,10 @@ USAGE = "usage: cll COMMAND [options]\n\nLearn classifiers from labels that say 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; bad input ends in one sentence and status 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        raise SystemExit(0 if arguments else 2)
-    name, rest = arguments[0], arguments[1:]
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
+    if name in ("", "-h", "--help"):
+        status = _guarded("cll", lambda: print(usage(), flush=True))
+        raise SystemExit(status if name else 2)
     if name == "--version":
         print(f"complementary {import_module('complementary').__version__}")
         return
@@ -65,7 +65,7 @@ def _guarded(who: str, call: Callable[[], None]) -> int:
             raise
         fail(who, f"the package {problem.name} is missing; pip install 'complementary[cli]' brings it.")
     except BrokenPipeError:  # the reader, such as head, has left
-        sys.stdout = None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
     except KeyboardInterrupt:
         print(f"\n{who}: stopped.", file=sys.stderr)
         return 130

@@ -1,6 +1,8 @@
 """The figures of a clustering and the page that shows them. What needs true labels is marked oracle."""
 
 import dataclasses
+import html
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -30,15 +32,21 @@ class Figures:
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and values, as a person reads them."""
-        estimate = f"{100 * self.estimated.value:.1f} ± {100 * self.estimated.error:.1f} %"
         lines = [
             (
                 "clusters",
                 f"{self.clusters}, of {self.smallest:,} to {self.largest:,} examples, {self.alone} of one example",
             ),
-            ("same-class partners, estimated without true labels", estimate),
+            ("same-class partners, estimated without true labels", as_percent(self.estimated)),
         ]
         return lines + [(f"{name} (oracle)", f"{100 * value:.2f} %") for name, value in (self.oracle or {}).items()]
+
+
+def as_percent(estimate: Estimate) -> str:
+    """``64.2 ± 1.3 %``, or that it cannot be told."""
+    if math.isnan(estimate.value):
+        return "cannot be told from these labels"
+    return f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
 
 
 def measure(
@@ -58,9 +66,9 @@ def measure(
 
 
 class Choice(NamedTuple):
-    """A recommended number of clusters, and the comparison that it rests on."""
+    """A recommended number of clusters (None if labels tell too little), and the comparison that it rests on."""
 
-    clusters: int
+    clusters: int | None
     estimates: dict[int, Estimate]
     oracle: dict[int, float] | None
     silhouettes: dict[int, float]
@@ -91,11 +99,12 @@ def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
 
 def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
     """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
-    grouping, source = config.grouping, config.source
+    title, encoder = f"Clusters of {config.source.data}", config.grouping.assignments or config.grouping.encoder
+    marked = " Figures marked <em>oracle</em> need the true labels; the others do not." if figures.oracle else ""
     parts = [
-        f"<h1>Clusters of {source.data}</h1>",
-        f"<p>{len(assignment):,} training examples, encoder <code>{grouping.assignments or grouping.encoder}</code>, "
-        f"seed {config.seed}. Figures marked <em>oracle</em> need the true labels; the others do not.</p>",
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p>{len(assignment):,} training examples, encoder <code>{html.escape(encoder)}</code>, "
+        f"seed {config.seed}.{marked}</p>",
         report.table(["figure", "value"], [list(row) for row in figures.rows()]),
         report.picture(_sizes(assignment), "Sizes of the clusters"),
     ]
@@ -103,23 +112,25 @@ def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, c
         parts += ["<h2>How many clusters?</h2>", _comparison(choice)]
     if inputs.ndim == 4:
         parts += ["<h2>Examples</h2>", report.picture(_examples(inputs, assignment), "Example images of clusters")]
-    return report.page(f"Clusters of {source.data}", parts)
+    return report.page(title, parts)
 
 
 def _comparison(choice: Choice) -> str:
-    header = ["clusters", "same-class partners, estimated", "the same (oracle)", "silhouette"]
-    rows = []
-    for k, estimate in choice.estimates.items():
-        true = "" if choice.oracle is None else f"{100 * choice.oracle[k]:.1f} %"
-        value = f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
-        rows.append(
-            [f"{k} (recommended)" if k == choice.clusters else str(k), value, true, f"{choice.silhouettes[k]:.3f}"]
-        )
+    columns = {
+        "clusters": [f"{k} (recommended)" if k == choice.clusters else str(k) for k in choice.estimates],
+        "same-class partners, estimated": [as_percent(estimate) for estimate in choice.estimates.values()],
+    }
+    if choice.oracle is not None:
+        columns["the same (oracle)"] = [f"{100 * choice.oracle[k]:.1f} %" for k in choice.estimates]
+    columns["silhouette"] = [f"{choice.silhouettes[k]:.3f}" for k in choice.estimates]
     said = (
-        "<p>Recommended: the smallest number whose estimate, made from the complementary labels alone, lies within one "
-        "standard error of the best. More clusters are purer, but leave fewer partners in a batch.</p>"
+        "The estimates are too uncertain to recommend a number; the paper uses 50."
+        if choice.clusters is None
+        else "Recommended: the smallest number whose estimate, made from the complementary labels alone, lies within "
+        "one standard error of the best."
     )
-    return report.table(header, rows) + said
+    table = report.table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    return table + f"<p>{said} More clusters are purer, but leave fewer partners in a batch.</p>"
 
 
 def _sizes(assignment: Tensor) -> Any:

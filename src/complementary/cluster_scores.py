@@ -5,6 +5,7 @@ row k of T^-1, for the label "not k", has the true class's one-hot vector as its
 cluster the product of their rows is then an unbiased estimate of "both are of the same class".
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from complementary.validate import corrected
 
 
 class Estimate(NamedTuple):
-    """A value and its standard error."""
+    """A value and its standard error; both NaN where nothing can be told."""
 
     value: float
     error: float
@@ -24,8 +25,13 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     """How often a random partner from the same cluster is of the same class, from complementary labels alone.
 
     assignment int [N], excluded [N, K], transition [K, K]. Unbiased; needs thousands of examples to be sharp.
-    Examples alone in their cluster do not count. The error is conservative (at most a factor of 1.4 too large).
+    Examples alone in their cluster do not count. The error is conservative: up to 1.6 times the spread over draws
+    of the labels, more only where labels leave next to no doubt. NaN where nobody has a partner, and where the
+    transition is singular (10 classes, a tenth of the labels wrong): such labels tell nothing.
     """
+    nothing = Estimate(float("nan"), float("nan"))
+    if int(torch.linalg.matrix_rank(transition.double(), rtol=1e-6)) < len(transition):
+        return nothing
     view = corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the true one-hot vector
     count = torch.bincount(assignment)
     total = torch.zeros(len(count), view.shape[1], dtype=torch.float64).index_add_(0, assignment, view)
@@ -33,12 +39,9 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     agreement = (view * (total[assignment] - view)).sum(1) / others  # of each example with the others, on average
     paired = count[assignment] > 1
     if not paired.any():
-        return Estimate(float("nan"), float("nan"))
-    agreement, home = agreement[paired], assignment[paired]
-    size = torch.bincount(home, minlength=len(count)).double().clamp_min(1)
-    mean = torch.zeros(len(count), dtype=torch.float64).index_add_(0, home, agreement) / size
-    spread = torch.zeros(len(count), dtype=torch.float64).index_add_(0, home, (agreement - mean[home]) ** 2)
-    error = (4 * spread).sum().sqrt() / len(agreement)
+        return nothing
+    agreement = agreement[paired]
+    error = 2 * agreement.std() / len(agreement) ** 0.5  # 2: each label counts as own and as partner's
     return Estimate(float(agreement.mean()), float(error))
 
 
@@ -62,7 +65,15 @@ def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
     return flat.view(-1, classes)
 
 
-def recommend(estimates: dict[int, Estimate]) -> int:
-    """The smallest number of clusters whose estimate lies within one standard error of the best one."""
-    best = max(estimates.values(), key=lambda e: e.value)
-    return min(k for k, e in estimates.items() if e.value >= best.value - best.error)
+def recommend(estimates: dict[int, Estimate], sharp: float = 0.08) -> int | None:
+    """The smallest number of clusters whose estimate lies within one standard error of the best.
+
+    None where nothing can be told: no estimate, or a standard error of the best one above ``sharp``.
+    """
+    known = {k: e for k, e in estimates.items() if not math.isnan(e.value)}
+    if not known:
+        return None
+    best = max(known.values(), key=lambda e: e.value)
+    if best.error > sharp:
+        return None
+    return min(k for k, e in known.items() if e.value >= best.value - best.error)

@@ -10,7 +10,8 @@
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
 """
 
-from dataclasses import dataclass
+import zipfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from complementary import checkpoint
+from complementary.assignments import digest
 from complementary.data import Dataset
 from complementary.data.cache import cache_root
+from complementary.data.screen import to_stderr
 from complementary.device import choose_device
 from complementary.encoders import ENCODERS
+from complementary.encoders.body import body_for, build_body, features
 from complementary.errors import UserError
 from complementary.models import Network
-from complementary.pretrain import PretrainConfig, body_for, build_body, features, pretrain
+from complementary.pretrain import PretrainConfig, chosen_images, pretrain
 
 IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
 
@@ -79,17 +83,21 @@ def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network
 
 def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
     """The folder of this encoder among the cached stages; made or resumed if it is not finished."""
-    config = PretrainConfig(
+    wanted = PretrainConfig(
         data=dataset.name,
         long_tail=source.long_tail,
         head=source.head,
         draws=source.draws,
         encoder=source.encoder,
         epochs=source.pretrain_epochs,
-        batch=min(512, len(dataset.train)),
         seed=source.seed,
     )
-    folder = cache_root(None) / "stages" / f"pretrain-{config.hash()[:16]}"
+    images = dataset.train.inputs[chosen_images(wanted, dataset)]
+    config = replace(wanted, batch=min(wanted.batch, len(images)))
+    # a name is not enough: two files of the user's may share one
+    folder = cache_root(None) / "stages" / f"pretrain-{config.hash()[:16]}-{digest(images)[:16]}"
+    if not (folder / "result.json").exists():
+        to_stderr(f"pretraining {config.encoder} on {len(images):,} images, {config.epochs} epochs, in {folder}")
     pretrain(config, folder, resume=True, device=source.device, progress=progress, dataset=dataset)
     return folder
 
@@ -112,9 +120,13 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
     except OSError as problem:
         raise UserError(f"The weights {path} cannot be read ({problem.strerror or problem}).") from None
     except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as problem:
-        raise UserError(f"{path} is not a state dict: {str(problem).splitlines()[0]}") from None
+        raise UserError(f"{path} is not a state dict: {(str(problem) or 'it ends early').splitlines()[0]}") from None
     except Exception as problem:  # torch.load raises pickle errors of many kinds on foreign files
         raise UserError(f"{path} is not a plain state dict and was not loaded ({type(problem).__name__}).") from None
+    if not isinstance(tensors, dict) or not all(isinstance(k, str) for k in tensors):
+        raise UserError(f"{path} is not a state dict: it holds a {type(tensors).__name__}, not tensors by name.")
+    if others := [k for k, v in tensors.items() if not isinstance(v, Tensor)]:
+        raise UserError(f"{path} is not a state dict: {', '.join(others)} is no tensor; save the state dict by itself.")
     body, _ = build_body("resnet18", shape, 0, True)
     return _strictly(body, {k: v for k, v in tensors.items() if k not in IGNORED}, path)
 
@@ -137,8 +149,9 @@ def _strictly(body: Network, tensors: dict[str, Tensor], path: Path) -> Network:
 def read_embeddings(path: str | Path, count: int) -> Tensor:
     """A .npy table float [N, D] with one row for each of ``count`` training examples."""
     try:
-        table = torch.from_numpy(np.load(path, allow_pickle=False)).float()
-    except (OSError, ValueError, TypeError) as problem:
+        with Path(path).open("rb") as file:  # by itself, np.load leaves a broken archive open
+            table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {problem}.") from None
     if table.ndim != 2 or len(table) != count:
         raise UserError(

@@ -13,17 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from complementary import checkpoint, data, models
+from complementary import checkpoint, data
 from complementary.augment import normalise
 from complementary.data import Dataset
 from complementary.device import choose_device, device_name, versions
 from complementary.encoders import ENCODERS
+from complementary.encoders.body import body_for, build_body, features
 from complementary.engine import compiled
 from complementary.errors import UserError, one_of
 from complementary.folder import carry_out
 from complementary.imbalance import subset
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
-from complementary.models import Network
 from complementary.probes import knn_accuracy
 from complementary.rng import address
 from complementary.settings import Settings, require
@@ -243,19 +243,6 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
         raise UserError(f"There are {count} images, fewer than one batch of {batch}; pass --batch {count} or less.")
 
 
-def body_for(shape: tuple[int, ...]) -> str:
-    """The network that ``auto`` stands for, for images of ``shape`` [C, H, W]."""
-    return "resnet18" if min(shape[1:]) >= 16 else "cnn"
-
-
-def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> tuple[Network, int]:
-    """A network without its last layer -> (body, number of features)."""
-    body = models.build(name, shape, 1, seed, max_pool)
-    width = body.fc.in_features
-    del body.fc
-    return body, width
-
-
 def build_objective(encoder: str, body: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> Any:
     """The named objective with a new body and new heads, all depending on ``seed`` only."""
     network, width = build_body(body, shape, seed, max_pool)
@@ -270,14 +257,6 @@ def views_for(config: PretrainConfig, dataset: Dataset) -> Views:
     return Views(
         config.smallest, 0.5 * flip, config.jitter, grey=config.grey, blur=config.blur, solarise=config.solarise
     )
-
-
-@torch.no_grad()
-def features(body: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
-    """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
-    body.eval()
-    parts = [body.features(normalise(part.to(mean.device), mean, std)) for part in images.split(batch)]
-    return F.normalize(torch.cat(parts).float())
 
 
 def pretrain(

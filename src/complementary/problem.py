@@ -53,14 +53,14 @@ class Problem:
         return dataclasses.replace(self, **moved)
 
 
-def prepare(config: Config, dataset: Dataset | None = None) -> Problem:
-    """Load the data (or take ``dataset``), draw labels, cluster, hold out."""
+def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Problem:
+    """Load the data (or take ``dataset``), draw labels, cluster, hold out. ``device``: where an encoder works."""
     dataset = dataset or data.load(config.source.data)
     classes = len(dataset.classes)
     chosen, generating, excluded = supervise(config, dataset)
     split = dataset.train.take(chosen)
     transition, loss_transition = _matrices(config, split, excluded, generating)
-    group = _group(config, dataset, chosen)
+    group = _group(config, dataset, chosen, device)
     train, held = hold_out(len(split), config.source.holdout, config.seed)
     if len(train) < config.training.batch:
         raise UserError(
@@ -134,7 +134,7 @@ def _matrices(config: Config, split: Split, excluded: Tensor, generating: Tensor
     return matrix, matrix
 
 
-def _group(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor | None:
+def _group(config: Config, dataset: Dataset, chosen: Tensor, device: str) -> Tensor | None:
     """What the mixer is given as ``cluster``: int64 [M] or None."""
     name = config.mixing.mix
     maker = mix.MIXERS[name]
@@ -144,10 +144,10 @@ def _group(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor | None:
         if dataset.train.truth is None:
             raise UserError(f"The oracle mixer {name} needs true labels, but this set has none; use icm.")
         return dataset.train.truth[chosen]
-    return clusters_of(config, dataset, chosen)
+    return clusters_of(config, dataset, chosen, device)
 
 
-def clusters_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
+def clusters_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
     """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file or by k-means."""
     grouping = config.grouping
     if grouping.assignments is not None:
@@ -157,14 +157,14 @@ def clusters_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
             f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
             "--mix mixup."
         )
-    points = points_of(config, dataset, chosen)
+    points = points_of(config, dataset, chosen, device)
     return kmeans(points, grouping.clusters, address(config.seed, "clusters"), grouping.restarts).assignment
 
 
-def points_of(config: Config, dataset: Dataset, chosen: Tensor) -> Tensor:
+def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
     """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
     grouping, source, tail = config.grouping, config.source, effective_tail(config)
-    needs = Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs)
+    needs = Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs, device)
     return embed(needs, dataset, chosen)
 
 

@@ -62,7 +62,7 @@ def run(
 def start(config: Config, device: str = "auto", dataset: Dataset | None = None) -> Trainer:
     """Prepare data and network; nothing is trained yet but what estimating a transition matrix takes."""
     place = choose_device(device)
-    problem = prepare(config, dataset)
+    problem = prepare(config, dataset, device)
     if config.training.transition == "estimate":
         problem = _with_estimate(config, problem, place)
     return Trainer(config, problem, place)

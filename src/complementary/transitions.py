@@ -91,13 +91,13 @@ def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
 
 
 def parse(spec: str, classes: int) -> Tensor:
-    """Turn ``uniform``, ``biased:10``, ``noisy:0.1`` or ``matrix:FILE.csv`` into a matrix [K, K]."""
+    """Turn ``uniform``, ``biased:10``, ``noisy:0.05`` or ``matrix:FILE.csv`` into a matrix [K, K]."""
     kind, _, value = spec.partition(":")
     if kind == "uniform" and not value:
         return uniform(classes)
     if kind == "matrix" and value:
         return read_transition(value, classes)
-    makers = {"biased": (biased, "biased:10"), "noisy": (noisy, "noisy:0.1")}
+    makers = {"biased": (biased, "biased:10"), "noisy": (noisy, "noisy:0.05")}
     if kind in makers:
         make, example = makers[kind]
         try:

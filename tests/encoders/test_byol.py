@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from complementary.encoders import BYOL
-from complementary.pretrain import build_body
+from complementary.encoders.body import build_body
 from complementary.rng import generator
 
 SHAPE = (1, 8, 8)

@@ -9,7 +9,7 @@ import torch
 from scipy.special import logsumexp
 
 from complementary.encoders import MoCoV3
-from complementary.pretrain import build_body
+from complementary.encoders.body import build_body
 from complementary.rng import generator
 
 SHAPE = (1, 8, 8)
@@ -44,7 +44,8 @@ def test_the_loss_is_info_nce_both_ways_times_twice_the_temperature(temperature,
     built = moco(temperature)
     q1, q2, k1, k2 = built.predictions_and_targets(*views(count))
     wanted = info_nce(q1, k2, temperature) + info_nce(q2, k1, temperature)
-    assert built(*views(count)).item() == pytest.approx(wanted, rel=1e-5)
+    # float32: a cross-entropy near zero is a difference of numbers near 1/temperature
+    assert built(*views(count)).item() == pytest.approx(wanted, rel=1e-5, abs=2e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0])

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from complementary.encoders import BYOL, ENCODERS, MoCoV3, SimSiam
+from complementary.encoders.body import build_body
 from complementary.encoders.objective import Objective, cosine, head
 from complementary.models import Network
-from complementary.pretrain import build_body
 from complementary.rng import generator
 
 SHAPE = (1, 8, 8)

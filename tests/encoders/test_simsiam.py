@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from complementary.encoders import SimSiam
-from complementary.pretrain import build_body
+from complementary.encoders.body import build_body
 from complementary.rng import generator
 
 SHAPE = (1, 8, 8)

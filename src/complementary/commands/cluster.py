@@ -14,6 +14,7 @@ from complementary.config import ClusterConfig, Config, DataConfig
 from complementary.data import Dataset
 from complementary.errors import UserError
 from complementary.problem import clusters_of, supervise
+from complementary.settings import require
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Cluster:
     try_clusters: tuple[int, ...] = (10, 20, 30, 50, 70, 90)
     """Numbers of clusters that the report compares, to recommend one."""
 
+    def __post_init__(self) -> None:
+        require(self.batch >= 2, "batch", self.batch, "at least 2")
+
 
 def main(arguments: list[str]) -> None:
     """The command ``cll cluster``."""
@@ -45,6 +49,8 @@ def main(arguments: list[str]) -> None:
     for path in (options.out, options.report):
         if path is not None and path.exists():
             raise UserError(f"{path} exists already; choose another name.")
+        if path is not None and not path.parent.is_dir():
+            raise UserError(f"There is no folder {path.parent} for {path.name}; make it first.")
     config = Config(source=options.source, grouping=options.grouping, seed=options.seed)
     dataset = data.load(config.source.data)
     chosen, generating, excluded = supervise(config, dataset)
@@ -54,7 +60,8 @@ def main(arguments: list[str]) -> None:
     _print(figures)
     if options.out is not None:
         made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
-        assignments.write(options.out, assignment, config.grouping.clusters, split.inputs, made_by)
+        clusters = config.grouping.clusters if config.grouping.assignments is None else int(assignment.max()) + 1
+        assignments.write(options.out, assignment, clusters, split.inputs, made_by)
         Console().print(f"Assignment of {len(assignment):,} examples: {options.out}", soft_wrap=True)
     if options.report is not None:
         _report(options, config, dataset, chosen, assignment, figures)
@@ -77,4 +84,5 @@ def _report(
     write_bytes(options.report or Path("clusters.html"), markup.encode())
     Console().print(f"Report: {options.report}", soft_wrap=True)
     if choice is not None:
-        Console().print(f"Recommended number of clusters (without true labels): {choice.clusters}")
+        said = choice.clusters or "too uncertain to tell; the paper uses 50"
+        Console().print(f"Recommended number of clusters (without true labels): {said}")

@@ -1,6 +1,7 @@
 """What the training commands share: where and how to run, the configuration to start from, a progress bar."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -46,13 +47,18 @@ def parse(
 def _base(arguments: list[str]) -> Path | None:
     """The configuration to start from: that of --config or, when resuming, of the folder itself."""
     given: dict[str, str] = {}
-    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for here, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, value = here.partition("=")
         given[name] = value if equals else following
     if "--config" in given:
         return Path(given["--config"])
     stored = Path(given.get("--out", "")) / "config.toml"
     return stored if "--resume" in given and "--out" in given and stored.exists() else None
+
+
+def default_folder(data: str, *rest: object) -> Path:
+    """Where a run goes without --out: ``runs/digits-icm-0``; of a path to a file, its name counts."""
+    return Path("runs") / "-".join(map(str, (Path(data).name, *rest)))
 
 
 @contextlib.contextmanager
@@ -62,7 +68,7 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
     ``shown``: which figures of the last epoch to show, and under which names.
     """
     columns = (
-        TextColumn("epoch {task.fields[epoch]}"),
+        TextColumn("{task.fields[epoch]}"),
         BarColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[say]}"),
@@ -77,7 +83,7 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
                 total=job.epochs * job.steps_per_epoch,
                 completed=job.epoch * job.steps_per_epoch + job.step_in_epoch,
                 epoch=f"epoch {job.epoch}/{job.epochs}",
-                say=" · ".join(f"{name} {row[key]:.3f}" for key, name in shown.items() if key in row),
+                say=" · ".join(f"{name} {row[key]:.3f}" for key, name in shown.items() if row.get(key) is not None),
             )
 
         yield show

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from complementary import data, report
 from complementary.checkpoint import write_bytes
-from complementary.commands.common import Where, epochs_bar, parse
+from complementary.commands.common import Where, default_folder, epochs_bar, parse
 from complementary.data import Dataset
 from complementary.pretrain import PretrainConfig, check_images, chosen_images, pretrain, views_for
 from complementary.rng import generator
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
         write_bytes(options.show_views, draw_views(config, data.load(config.data)))
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
-    out = options.out or Path("runs") / f"{config.data}-{config.encoder}-{config.seed}"
+    out = options.out or default_folder(config.data, config.encoder, config.seed)
     with epochs_bar({"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}) as progress:
         result = pretrain(
             config,

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from complementary.commands.common import Where, epochs_bar, parse
+from complementary.commands.common import Where, default_folder, epochs_bar, parse
 from complementary.config import Config
 from complementary.runner import run
 
@@ -23,8 +23,7 @@ class Train(Where, Config):
 def main(arguments: list[str]) -> None:
     """The command ``cll train``."""
     options, config = parse(Train, Config, arguments, "cll train")
-    named = (config.source.data, config.training.loss, config.mixing.mix, str(config.seed))
-    out = options.out or Path("runs") / "-".join(named)
+    out = options.out or default_folder(config.source.data, config.training.loss, config.mixing.mix, config.seed)
     with epochs_bar({"loss": "loss", "scel": "SCEL", "accuracy": "test"}) as progress:
         result = run(
             config,

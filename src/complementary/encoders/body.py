@@ -1,0 +1,30 @@
+"""The body of an encoder: a network without its last layer, and the features it gives."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from complementary import models
+from complementary.augment import normalise
+from complementary.models import Network
+
+
+def body_for(shape: tuple[int, ...]) -> str:
+    """The network that ``auto`` stands for, for images of ``shape`` [C, H, W]."""
+    return "resnet18" if min(shape[1:]) >= 16 else "cnn"
+
+
+def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> tuple[Network, int]:
+    """A network without its last layer -> (body, number of features)."""
+    body = models.build(name, shape, 1, seed, max_pool)
+    width = body.fc.in_features
+    del body.fc
+    return body, width
+
+
+@torch.no_grad()
+def features(body: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
+    """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
+    body.eval()
+    parts = [body.features(normalise(part.to(mean.device), mean, std)) for part in images.split(batch)]
+    return F.normalize(torch.cat(parts).float())

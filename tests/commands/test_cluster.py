@@ -1,0 +1,203 @@
+import re
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+from complementary import assignments
+from complementary.config import configure
+from complementary.data import load
+from complementary.pretrain import PretrainConfig, pretrain
+from complementary.problem import clusters_of, supervise
+
+FAST = ("--clusters", 20, "--restarts", 1)
+DIGITS = load("digits")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "150")  # no figure is broken over two lines
+    monkeypatch.chdir(tmp_path)
+
+
+def figures(out):
+    """The printed table: name -> value."""
+    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in out.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def number(text):
+    return float(text.split()[0])
+
+
+def self_contained(path):
+    markup = path.read_text(encoding="utf-8")
+    assert markup.startswith("<!doctype html>")
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)', markup))
+    assert not re.search(r"href=|https?://|<script|<link|@import|url\(", markup)
+    return markup
+
+
+def vectors(path, **more):
+    """Three tight groups of vectors, with complementary labels."""
+    source = np.random.default_rng(0)
+    truth = np.arange(900) % 3
+    points = 5 * np.eye(3)[truth] + source.normal(size=(900, 3)) * 0.1
+    np.savez(path, features=points, not_y=(truth + source.integers(1, 3, 900)) % 3, **more)
+    return truth
+
+
+def test_the_figures_are_printed(cll):
+    status, out, _ = cll("cluster", *FAST, "--per-example", 5)
+    assert status == 0
+    found = figures(out)
+    assert re.fullmatch(r"20, of \d+ to \d+ examples, 0 of one example", found["clusters"])
+    oracle = number(found["same-class partners (oracle)"])
+    value, error = map(float, re.findall(r"[\d.]+", found["same-class partners, estimated without true labels"]))
+    assert abs(value - oracle) < 3 * error < 30
+    assert 70 < oracle < number(found["purity (oracle)"]) <= 100
+    noise = [number(found[f"{name} (oracle)"]) for name in ("noisy mixes of Mixup", "of ICM", "of MICM")]
+    assert noise[1] < noise[2] < noise[0]
+    assert len(found) == 7
+
+
+def test_nothing_is_written_unless_asked(cll, tmp_path):
+    assert cll("cluster", *FAST)[0] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_holds_what_training_would_use(cll, tmp_path):
+    options = ("--long-tail", 5, "--seed", 3, "--head", 90)
+    status, out, _ = cll("cluster", *FAST, *options, "--out", tmp_path / "c.safetensors")
+    assert status == 0
+    config = configure(clusters=20, restarts=1, long_tail=5.0, seed=3, head=90)
+    chosen, _, _ = supervise(config, DIGITS)
+    assert f"Assignment of {len(chosen):,} examples: {tmp_path / 'c.safetensors'}" in out
+    found, record = assignments.read(tmp_path / "c.safetensors", DIGITS.train.inputs[chosen])
+    assert torch.equal(found, clusters_of(config, DIGITS, chosen))
+    made_by = record["made_by"]
+    assert record["clusters"] == 20
+    assert (made_by["data"], made_by["encoder"], made_by["long_tail"], made_by["seed"]) == ("digits", "pixels", 5, 3)
+
+
+def test_a_stored_assignment_is_judged_and_stored_again(cll, tmp_path):
+    """Also one of more clusters than a byte can number, whatever --clusters says by default."""
+    home = torch.arange(1437) % 400
+    assignments.write(tmp_path / "big", home, 400, DIGITS.train.inputs, {})
+    status, out, _ = cll("cluster", "--assignments", tmp_path / "big", "--out", tmp_path / "copy", "--report", "r.html")
+    assert status == 0
+    assert figures(out)["clusters"] == "400, of 3 to 4 examples, 0 of one example"
+    found, record = assignments.read(tmp_path / "copy", DIGITS.train.inputs)
+    assert torch.equal(found, home)
+    assert record["clusters"] == 400
+    assert "How many" not in self_contained(tmp_path / "r.html"), "there is nothing to cluster by"
+    assert "Recommended" not in out
+
+
+def test_the_report_is_one_page_that_fetches_nothing(cll, tmp_path):
+    command = ("cluster", *FAST, "--per-example", 5, "--report", tmp_path / "r.html")
+    status, out, _ = cll(*command, "--try-clusters", 1, 5, 10, 1000)
+    assert status == 0
+    markup = self_contained(tmp_path / "r.html")
+    assert markup.count("<img") == 2
+    for name, value in figures(out).items():
+        assert f"<td>{name}</td><td>{value}</td>" in markup
+    recommended = re.search(r"Recommended number of clusters \(without true labels\): (\d+)", out).group(1)
+    assert f"{recommended} (recommended)" in markup
+    assert recommended in ("5", "10"), "1 and 1,000 of 1,437 are no choice"
+    assert f"Report: {tmp_path / 'r.html'}" in out
+
+
+def test_without_a_number_to_try_the_report_has_no_comparison(cll, tmp_path):
+    status, out, _ = cll("cluster", *FAST, "--report", tmp_path / "r.html", "--try-clusters", 1)
+    assert status == 0
+    assert "Recommended" not in out
+    assert "How many" not in self_contained(tmp_path / "r.html")
+
+
+def test_nothing_is_overwritten_and_nothing_computed_first(cll, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("it began to work")
+
+    monkeypatch.setattr(import_module("complementary.commands.cluster"), "supervise", refuse)
+    (tmp_path / "old").write_text("precious")
+    for options in (("--out", "old"), ("--report", "old"), ("--out", "new", "--report", "old")):
+        status, _, error = cll("cluster", *FAST, *options)
+        assert status == 2
+        assert error.strip() == "cll cluster: old exists already; choose another name."
+    for option in ("--out", "--report"):
+        status, _, error = cll("cluster", *FAST, option, "nowhere/new")
+        assert status == 2
+        assert error.strip() == "cll cluster: There is no folder nowhere for new; make it first."
+    assert (tmp_path / "old").read_text() == "precious"
+    assert [p.name for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_vectors_without_truth_are_clustered_and_no_oracle_is_mentioned(cll, tmp_path):
+    truth = vectors(tmp_path / "v.npz")
+    out_file, page = tmp_path / "c", tmp_path / "r.html"
+    command = ("cluster", "--data", tmp_path / "v.npz", "--clusters", 3, "--out", out_file, "--report", page)
+    status, out, _ = cll(*command, "--try-clusters", 2, 3, 6)
+    assert status == 0
+    assert "oracle" not in out.lower()
+    assert figures(out)["clusters"] == "3, of 300 to 300 examples, 0 of one example"
+    value, error = map(float, re.findall(r"[\d.]+", figures(out)["same-class partners, estimated without true labels"]))
+    assert abs(value - 100) < 3 * error < 30
+    assert "Recommended number of clusters (without true labels): 3" in out
+    markup = self_contained(page)
+    assert "oracle" not in markup.lower()
+    assert markup.count("<img") == 1, "vectors are not drawn"
+    home, _ = assignments.read(out_file)
+    assert len({(int(k), int(y)) for k, y in zip(home, truth, strict=True)}) == 3
+
+
+def test_vectors_with_truth_have_oracle_figures(cll, tmp_path):
+    vectors(tmp_path / "v.npz", truth=np.arange(900) % 3)
+    found = figures(cll("cluster", "--data", tmp_path / "v.npz", "--clusters", 3)[1])
+    assert found["same-class partners (oracle)"] == "100.00 %"
+    assert found["purity (oracle)"] == "100.00 %"
+    assert number(found["of ICM (oracle)"]) == 0
+
+
+def test_the_encoder_of_a_run_serves(cll, tmp_path):
+    pretrain(PretrainConfig(epochs=1, batch=256), tmp_path / "run", device="cpu")
+    status, out, _ = cll("cluster", *FAST, "--encoder", f"run:{tmp_path / 'run'}", "--out", tmp_path / "c")
+    assert status == 0
+    assert number(figures(out)["same-class partners (oracle)"]) > 20
+    assert assignments.read(tmp_path / "c", DIGITS.train.inputs)[1]["made_by"]["encoder"] == f"run:{tmp_path / 'run'}"
+
+
+def test_labels_that_tell_nothing_are_not_scored(cll):
+    """Ten classes and a tenth of the labels wrong: each label is as likely whatever the class."""
+    status, out, _ = cll("cluster", *FAST, "--labels", "noisy:0.1", "--report", "r.html", "--try-clusters", 5, 10)
+    assert status == 0
+    assert "Recommended number of clusters (without true labels): too uncertain to tell; the paper uses 50" in out
+    found = figures(out)
+    assert found["same-class partners, estimated without true labels"] == "cannot be told from these labels"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--data", "imaginary"], "The dataset 'imaginary' is not known"),
+        (["--encoder", "clip"], "The encoder 'clip' is not known"),
+        (["--encoder", "embeddings:nowhere.npy"], "The embeddings nowhere.npy cannot be read"),
+        (["--encoder", "run:nowhere"], "There is no checkpoint nowhere/encoder.safetensors"),
+        (["--assignments", "nowhere"], "There is no checkpoint nowhere"),
+        (["--clusters", "5000"], "5000 clusters were asked for, but there are 1437 points"),
+        (["--clusters", "0"], "there are none; pass --clusters 50"),
+        (["--batch", "0"], "The option batch is 0, but it must be at least 2"),
+        (["--data", "v.npz", "--encoder", "simsiam"], "The set v holds vectors; encoders learn from images"),
+        (["--data", "v.npz", "--labels", "uniform"], "has no true labels, which drawing labels needs"),
+        (["--data", "v.npz", "--long-tail", "3"], "A long tail needs true labels"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(cll, tmp_path, options, said):
+    vectors(tmp_path / "v.npz")
+    status, _, error = cll("cluster", *options, "--restarts", 1, "--out", "c")
+    assert status == 2
+    assert said in " ".join(error.replace("│", " ").split())
+    assert "Traceback" not in error
+    assert not (tmp_path / "c").exists()
