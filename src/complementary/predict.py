@@ -9,8 +9,10 @@ from torch import Tensor
 
 from complementary import checkpoint, models
 from complementary.augment import normalise
+from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
 from complementary.errors import UserError
 from complementary.estimator import as_inputs
+from complementary.views import luminance
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,29 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     network.load_state_dict(tensors)
     network.eval()
     return Predictor(network, classes, shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+
+
+def are_pictures(path: Path) -> bool:
+    """Whether ``path`` is a folder or a picture, by its name."""
+    return path.is_dir() or path.name.lower().endswith(SUFFIXES)
+
+
+def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[list[Path], Tensor, dict[int, str]]:
+    """A picture, or all pictures of a folder, as ``cll data import`` reads them.
+
+    ``shape`` [C, S, S]: what the run was trained on. -> (files, uint8 [N, C, S, S], index -> why it cannot be read)
+    """
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise UserError(
+            f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy file."
+        )
+    paths = find_pictures(path) if path.is_dir() else [path]
+    pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
+    failures = decode_into(pixels, paths, fit, "reading pictures").failures
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    if shape[0] == 1:
+        images = luminance(images.float()).round().to(torch.uint8)
+    return paths, images.contiguous(), failures
 
 
 def read_inputs(path: str | Path) -> Tensor:

@@ -2,31 +2,36 @@
 
 import csv
 import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import tyro
+from torch import Tensor
 
 from complementary.errors import UserError
-from complementary.predict import load, read_inputs
+from complementary.predict import Predictor, are_pictures, load, read_inputs, read_pictures
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Apply a trained run to new examples and write one predicted class per line.
+    """Apply a trained run to new examples and write their predicted classes as CSV.
 
-    Example: cll predict runs/x images.npy --out predicted.csv
+    Example: cll predict runs/x new_photos/ --out predicted.csv
     """
 
     folder: tyro.conf.Positional[Path]
     """The folder of a finished run."""
     inputs: tyro.conf.Positional[Path]
-    """A .npy file: images uint8 [N, H, W] or [N, H, W, C], or vectors [N, D]."""
+    """A picture or a folder of pictures; or a .npy file: images uint8 [N, H, W] or [N, H, W, C], or vectors
+    [N, D]."""
     out: Path | None = None
-    """Where to write (CSV: class, probability); by default to the screen."""
+    """Where to write; by default to the screen."""
     weights: Literal["auto", "selected", "last"] = "auto"
     """Weights after the epoch chosen by SCEL (auto, if there is one), or after the last one."""
+    fit: Literal["crop", "stretch"] = "crop"
+    """How pictures become square, as in cll data import."""
 
 
 def main(arguments: list[str]) -> None:
@@ -35,13 +40,34 @@ def main(arguments: list[str]) -> None:
     if options.out is not None and options.out.exists():
         raise UserError(f"{options.out} exists already; choose another --out.")
     model = load(options.folder, options.weights)
-    best = model(read_inputs(options.inputs)).max(1)
     table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["class", "probability"])
-    for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        writer.writerow([model.classes[k], f"{p:.4f}"])
+    csv.writer(table, lineterminator="\n").writerows(rows(model, options.inputs, options.fit))
     if options.out is None:
         print(table.getvalue(), end="")
-    else:
+        return
+    try:
         options.out.write_text(table.getvalue(), encoding="utf-8")
+    except OSError as problem:
+        raise UserError(f"{options.out} cannot be written ({problem.strerror}).") from None
+
+
+def rows(model: Predictor, inputs: Path, fit: str = "crop") -> list[list[str]]:
+    """The table: class and probability of each example, after its file name if it is a picture.
+
+    A picture that cannot be read keeps its row, with nothing in it, and is named on standard error.
+    """
+    if not are_pictures(inputs):
+        return [["class", "probability"], *_predicted(model, read_inputs(inputs))]
+    paths, images, failures = read_pictures(inputs, model.shape, fit)
+    found = _predicted(model, images)
+    for index, why in failures.items():
+        print(f"{paths[index]} cannot be read: {why}", file=sys.stderr)
+        found[index] = ["", ""]
+    names = [str(path.relative_to(inputs)) if inputs.is_dir() else path.name for path in paths]
+    return [["file", "class", "probability"], *([name, *row] for name, row in zip(names, found, strict=True))]
+
+
+def _predicted(model: Predictor, inputs: Tensor) -> list[list[str]]:
+    best = model(inputs).max(1)
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [[model.classes[k], f"{p:.4f}"] for k, p in pairs]
