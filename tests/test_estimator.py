@@ -1,8 +1,13 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from complementary import ComplementaryClassifier, labels, transitions
 from complementary.errors import UserError
@@ -95,3 +100,91 @@ def test_image_layouts():
     assert as_inputs(np.zeros((2, 5, 6), np.uint8)).shape == (2, 1, 5, 6)
     assert as_inputs(np.zeros((2, 5, 6, 3), np.uint8)).shape == (2, 3, 5, 6)
     assert as_inputs(np.zeros((2, 3, 5, 6), np.uint8)).shape == (2, 3, 5, 6)
+
+
+# --- with scikit-learn ----------------------------------------------------------------------------
+
+
+def test_pipelines_and_searches_without_true_labels(digits):
+    _, vectors, truth, _ = digits
+    one = labels.draw(torch.from_numpy(truth), transitions.uniform(10), seed=1).argmax(1).numpy()
+    pipe = make_pipeline(StandardScaler(), ComplementaryClassifier(mix="none", epochs=20)).fit(vectors, one)
+    assert pipe.score(vectors, truth) > 0.4
+    scoring = ComplementaryClassifier.estimated_accuracy
+    search = GridSearchCV(ComplementaryClassifier(mix="none", epochs=8), {"lr": [1e-6, 3e-3]}, cv=2, scoring=scoring)
+    assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
+    assert repr(ComplementaryClassifier(epochs=3)) == "ComplementaryClassifier(epochs=3)"
+
+
+def test_the_estimated_accuracy_is_near_the_true_one(digits):
+    _, vectors, truth, excluded = digits
+    model = ComplementaryClassifier(mix="none", epochs=20, batch=128).fit(vectors[300:], excluded[300:])
+    assert model.estimated_accuracy(vectors, excluded) == pytest.approx(model.score(vectors, truth), abs=0.1)
+
+
+def test_a_fitted_classifier_can_be_pickled(digits):
+    _, vectors, _, excluded = digits
+    model = ComplementaryClassifier(mix="icm", epochs=1).fit(vectors, excluded)
+    copy = pickle.loads(pickle.dumps(model))
+    assert (copy.predict_proba(vectors) == model.predict_proba(vectors)).all()
+
+
+def test_a_class_that_no_label_excludes_is_warned_of(digits):
+    _, vectors, truth, _ = digits
+    with pytest.warns(UserWarning, match="No example excludes class 0.*start at 1"):
+        ComplementaryClassifier(mix="none", epochs=1).fit(vectors, (truth + 1) % 10 + 1)
+
+
+def test_small_data_gets_a_small_batch_and_few_clusters(digits):
+    _, vectors, _, excluded = digits
+    model = ComplementaryClassifier(epochs=1).fit(vectors[:40], excluded[:40])
+    config = model.trainer_.config
+    assert (config.training.batch, config.grouping.clusters) == (10, 4)
+    assert (
+        ComplementaryClassifier(epochs=1, batch=8).fit(vectors[:40], excluded[:40]).trainer_.config.training.batch == 8
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": "mnist"}, "The option 'data' belongs to cll train"),
+        ({"epochs": "10"}, "epochs is '10', but it must be of type int"),
+        ({"batch": 1e3}, "batch is 1000.0, but it must be of type int"),
+    ],
+)
+def test_options_are_checked_by_name_and_type(options, said):
+    with pytest.raises(UserError, match=said):
+        ComplementaryClassifier(**options)
+
+
+def test_numpy_numbers_are_welcome_as_options():
+    assert ComplementaryClassifier(epochs=np.int64(3), lr=np.float64(0.1)).config.training.epochs == 3
+
+
+def test_nan_and_wrong_lengths_are_refused_after_the_fit_too(digits):
+    _, vectors, truth, excluded = digits
+    model = ComplementaryClassifier(mix="none", epochs=1).fit(vectors, excluded)
+    with pytest.raises(UserError, match="NaN or infinity"):
+        model.predict(np.full((1, 64), np.nan))
+    with pytest.raises(UserError, match=r"y has shape \[3\]"):
+        model.score(vectors, truth[:3])
+
+
+class Frame:
+    """What of pandas matters here."""
+
+    def __init__(self, values) -> None:
+        self.values = values
+
+    def to_numpy(self):
+        return self.values
+
+
+def test_frames_and_object_arrays_of_sets_are_read():
+    matrix = np.array([[1, 0, 0], [0, 1, 1]])
+    sets = np.empty(2, dtype=object)
+    sets[:] = [{0}, {1, 2}]
+    assert labels.to_excluded(Frame(matrix)).tolist() == matrix.tolist()
+    assert labels.to_excluded(sets).tolist() == matrix.tolist()
+    assert labels.to_excluded(Frame(sets)).tolist() == matrix.tolist()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from complementary import labels, transitions
 from complementary.rng import generator
-from complementary.validate import class_accuracy, estimated_accuracy, scel, thirds, ure
+from complementary.validate import class_accuracy, estimated_accuracy, estimated_accuracy_error, scel, thirds, ure
 
 MATRICES = {
     "uniform": transitions.uniform(5),
@@ -151,3 +151,18 @@ def test_thirds_are_as_even_as_they_can_be(classes, sizes):
     edges = np.cumsum((0, *sizes))
     wanted = [np.arange(a, b).mean() for a, b in pairwise(edges)]
     np.testing.assert_allclose(list(found.values()), wanted)
+
+
+def test_the_error_of_the_estimated_accuracy_covers_its_spread():
+    """Over many draws of labels the reported error is about the standard deviation, and never zero."""
+    classes, count = 5, 400
+    transition = transitions.uniform(classes)
+    truth = torch.arange(count) % classes
+    right = torch.nn.functional.one_hot(truth, classes).float()
+    logits = torch.where(torch.arange(count)[:, None] % 4 == 0, right.roll(1, 1), right)  # three quarters are right
+    draws = [labels.draw(truth, transition, seed=s) for s in range(200)]
+    values = torch.stack([estimated_accuracy(logits, e, transition) for e in draws])
+    errors = torch.stack([estimated_accuracy_error(logits, e, transition) for e in draws])
+    assert float(values.mean()) == pytest.approx(0.75, abs=0.02)
+    assert float(values.std()) <= float(errors.mean()) <= 1.5 * float(values.std())
+    assert float(estimated_accuracy_error(right, draws[0], transition)) > 0

@@ -22,7 +22,8 @@ class Clusters(NamedTuple):
 def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, iterations: int = 300) -> Clusters:
     """Cluster ``points`` float [N, D] into ``clusters`` groups; the best of ``restarts`` starts.
 
-    Stops when no assignment changes, or after ``iterations``. Runs where ``points`` lie. Starts are
+    Stops when the centres hardly move (1e-4 of the mean variance, as scikit-learn does), no assignment changes,
+    or after ``iterations``. Runs where ``points`` lie. Starts are
     drawn on the CPU, so that the same seed gives the same start on every device.
     """
     if not 1 <= clusters <= len(points):
@@ -35,16 +36,17 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
         raise UserError(f"restarts is {restarts}, but k-means needs at least 1.")
     middle = points.float().mean(0)  # far from the origin |a|^2 - 2ab + |b|^2 would lose all its digits
     points = (points - middle).float()
-    runs = (_lloyd(points, _start(points, clusters, seed, r), iterations) for r in range(restarts))
+    norms = points.square().sum(1)
+    starts = (_start(points, norms, clusters, seed, r) for r in range(restarts))
+    runs = (_lloyd(points, norms, start, iterations) for start in starts)
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=(best.centres + middle).float())
 
 
-def _start(points: Tensor, clusters: int, seed: int, restart: int) -> Tensor:
+def _start(points: Tensor, norms: Tensor, clusters: int, seed: int, restart: int) -> Tensor:
     """k-means++ (Arthur and Vassilvitskii 2007), greedy as in scikit-learn: the best of a few candidates. [K, D]."""
     source = generator(seed, "kmeans", restart)
     tries = 2 + int(torch.tensor(float(clusters)).log())
-    norms = points.square().sum(1)
     first = int(torch.randint(len(points), (1,), generator=source))
     chosen = [first]
     nearest = _squared(points, norms, points[[first]])[:, 0]
@@ -59,14 +61,16 @@ def _start(points: Tensor, clusters: int, seed: int, restart: int) -> Tensor:
     return points[chosen]
 
 
-def _lloyd(points: Tensor, centres: Tensor, iterations: int) -> Clusters:
-    assignment, distance = assign(points, centres)
+def _lloyd(points: Tensor, norms: Tensor, centres: Tensor, iterations: int) -> Clusters:
+    assignment, distance = assign(points, centres, norms)
+    still = 1e-4 * float(points.var(0, unbiased=False).mean())
     for _ in range(iterations):
-        centres = _means(points, assignment, distance, centres)
-        moved, distance = assign(points, centres)
-        if torch.equal(moved, assignment):
-            break
+        before, centres = centres, _means(points, assignment, distance, centres)
+        moved, distance = assign(points, centres, norms)
+        settled = torch.equal(moved, assignment) or float((centres - before).square().sum()) <= still
         assignment = moved
+        if settled:
+            break
     return Clusters(assignment, centres, float(distance.double().sum()))
 
 
@@ -81,11 +85,15 @@ def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor
     return means
 
 
-def assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearest centre of each point: points [N, D], centres [K, D] -> (int [N], squared distance [N])."""
+def assign(points: Tensor, centres: Tensor, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Nearest centre of each point: points [N, D], centres [K, D] -> (int [N], squared distance [N]).
+
+    ``norms`` [N]: the points' squared lengths, if they are known already.
+    """
+    norms = points.square().sum(1) if norms is None else norms
     parts = []
-    for part in points.split(CHUNK):
-        distance, nearest = _squared(part, part.square().sum(1), centres).min(1)
+    for part, lengths in zip(points.split(CHUNK), norms.split(CHUNK), strict=True):
+        distance, nearest = _squared(part, lengths, centres).min(1)
         parts.append((nearest, distance))
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 

@@ -58,8 +58,8 @@ class ClusterConfig:
     """Epochs of pretraining, where the encoder is still to be trained."""
     assignments: str | None = None
     """A file of cll cluster --out: take the clusters from there, without any encoder."""
-    restarts: int = 10
-    """k-means starts; the best one counts."""
+    restarts: int = 3
+    """k-means starts; the best one counts (the paper: 10)."""
 
     def __post_init__(self) -> None:
         require(self.clusters >= 0, "clusters", self.clusters, "0 (no clusters) or more")

@@ -1,5 +1,6 @@
 """A classifier with scikit-learn's manners: ``fit(X, not_y)``, ``predict``, ``predict_proba``."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -7,16 +8,30 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from complementary import labels
-from complementary.config import configure
+from complementary import labels, transitions
+from complementary.config import Config, configure
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
 from complementary.folder import loop
 from complementary.runner import start
 from complementary.train import Trainer
+from complementary.validate import estimated_accuracy
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+except ImportError:  # the core works without scikit-learn; pipelines and searches then have no use for this class
+
+    class BaseEstimator:  # type: ignore[no-redef]
+        """Stands in for scikit-learn's."""
+
+    class ClassifierMixin:  # type: ignore[no-redef]
+        """Stands in for scikit-learn's."""
 
 
-class ComplementaryClassifier:
+FIXED = ("data", "labels", "per_example", "long_tail", "head", "draws")  # what fit's arguments decide
+
+
+class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learn to classify from labels that say what each example is *not*.
 
     ``options`` are those of ``cll train`` (see `complementary.config`), such as ``mix="icm"``,
@@ -32,7 +47,12 @@ class ComplementaryClassifier:
         [0, 1, 2]
     """
 
-    def __init__(self, device: str = "auto", **options: Any) -> None:
+    def __init__(self, *, device: str = "auto", **options: Any) -> None:
+        for name in FIXED:
+            if name in options:
+                raise UserError(
+                    f"The option {name!r} belongs to cll train; here the data and its labels come with fit(X, not_y)."
+                )
         self.device, self.options = device, options
         self.config = configure(**{"labels": "given"} | options)
 
@@ -59,7 +79,8 @@ class ComplementaryClassifier:
         mean, std = _statistics(inputs)
         names = tuple(str(k) for k in range(excluded.shape[1]))
         dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
-        trainer = start(self.config, self.device, dataset)
+        _warn_of_unnamed(excluded)
+        trainer = start(self._sized(len(inputs)), self.device, dataset)
         loop(trainer)
         if trainer.selected:
             trainer.model.load_state_dict(trainer.selected)
@@ -68,6 +89,11 @@ class ComplementaryClassifier:
         self.n_features_in_ = int(np.prod(inputs.shape[1:]))
         return self
 
+    def _sized(self, count: int) -> Config:
+        """Batch and number of clusters that suit ``count`` examples, where the user has not chosen them."""
+        batch, clusters = min(256, max(2, count // 4)), min(50, max(2, count // 10))
+        return configure(self.config, **{"batch": batch, "clusters": clusters} | self.options)
+
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
         """Class probabilities float32 [N, K]."""
         if not hasattr(self, "trainer_"):
@@ -75,6 +101,8 @@ class ComplementaryClassifier:
         inputs, wanted = as_inputs(X), self.trainer_.problem.inputs.shape[1:]
         if inputs.shape[1:] != wanted:
             raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            raise UserError("X holds NaN or infinity; clean or drop such rows first.")
         logits = self.trainer_.logits(inputs.to(self.trainer_.device))
         return logits.float().softmax(1).cpu().numpy()
 
@@ -83,9 +111,37 @@ class ComplementaryClassifier:
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]  # type: ignore[no-any-return]
 
-    def score(self, X: ArrayLike, y: ArrayLike) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy against *true* labels ``y`` int [N]."""
-        return float((self.predict(X) == np.asarray(y)).mean())
+        predicted, truth = self.predict(X), np.asarray(y)
+        if truth.shape != predicted.shape:
+            raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
+        return float(
+            np.average(
+                predicted == truth, weights=None if sample_weight is None else np.asarray(sample_weight, dtype=float)
+            )
+        )
+
+    def estimated_accuracy(self, X: ArrayLike, not_y: object) -> float:
+        """Accuracy estimated from complementary labels alone (uniform ones); unbiased, so it may pass 1 or 0.
+
+        Made for searches without true labels:
+        ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
+        """
+        excluded = labels.to_excluded(not_y, len(self.classes_))
+        probabilities = torch.from_numpy(self.predict_proba(X))
+        return float(estimated_accuracy(probabilities, excluded, transitions.uniform(len(self.classes_))))
+
+
+def _warn_of_unnamed(excluded: Tensor) -> None:
+    """Warn of classes that no label excludes: everything can hide in them. excluded [N, K]."""
+    unnamed = [k for k, count in enumerate(excluded.sum(0).tolist()) if count == 0]
+    if unnamed:
+        warnings.warn(
+            f"No example excludes class {', '.join(map(str, unnamed))}, so nothing speaks against predicting "
+            "it for all; do your labels start at 1 instead of 0?",
+            stacklevel=3,
+        )
 
 
 def as_inputs(X: ArrayLike) -> Tensor:

@@ -113,6 +113,10 @@ def to_excluded(labels: object, classes: int | None = None) -> Tensor:
     ``labels``: an int vector [N] (one label each), a list of sets or lists of class numbers (several
     each), or a 0/1 array [N, K]. ``classes``: K; by default the largest label plus one.
     """
+    if hasattr(labels, "to_numpy"):  # pandas
+        labels = labels.to_numpy()
+    if isinstance(labels, np.ndarray) and labels.dtype == object and labels.ndim == 1:
+        labels = labels.tolist()
     if isinstance(labels, (Tensor, np.ndarray)):
         array = labels.detach().cpu() if isinstance(labels, Tensor) else _as_integers(labels)
         excluded = _from_matrix(array, classes) if array.ndim == 2 else _from_vector(array, classes)
@@ -163,7 +167,9 @@ def _as_integers(rows: object) -> Tensor:
     try:
         return torch.from_numpy(np.array(rows))  # a copy: torch takes no read-only or reversed array
     except (TypeError, ValueError):
-        raise UserError("Labels must be whole numbers (class indices); found something else among them.") from None
+        raise UserError(
+            "Labels must be whole numbers, 0 to K-1; found something else among them. Number your classes first."
+        ) from None
 
 
 def _from_vector(vector: Tensor, classes: int | None) -> Tensor:

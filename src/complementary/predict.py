@@ -41,7 +41,10 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     """Load a finished run. ``weights``: ``selected`` (by SCEL), ``last``, or ``auto``: selected if there are any."""
     folder = Path(folder)
     if not (folder / "result.json").exists():
-        raise UserError(f"{folder} holds no finished run (no result.json); train one with cll train --out {folder}.")
+        raise UserError(
+            f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
+            "or name another."
+        )
     chosen = weights if weights != "auto" else "selected" if (folder / "selected.safetensors").exists() else "last"
     tensors, record = checkpoint.read(folder / f"{chosen}.safetensors")
     shape, classes = tuple(record["shape"]), tuple(record["classes"])

@@ -111,6 +111,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "accuracy_selected": selected.get("accuracy") if selected else None,
         "selected_epoch": selected["epoch"] if selected else None,
         "estimated_accuracy_selected": selected["estimated_accuracy"] if selected else None,
+        "estimated_accuracy_error": selected["estimated_accuracy_error"] if selected else None,
         "accuracy_best_on_test": best["accuracy"] if best else None,
         "best_epoch_on_test": best["epoch"] if best else None,
         **({f"{k}_last": v for k, v in _by_class(last, facts).items()} if known else {}),

@@ -62,6 +62,7 @@ def replace(base: AnySettings, **options: Any) -> AnySettings:
     homes = options_of(type(base))
     for name in options:
         one_of("The option", name, homes)
+    options = {n: _typed(f"The option {n}", v, _type_of(type(base), homes[n], n)) for n, v in options.items()}
     changed: dict[str, Any] = {n: v for n, v in options.items() if homes[n] == ""}
     for section in {homes[n] for n in options} - {""}:
         inner = {n: v for n, v in options.items() if homes[n] == section}
@@ -133,6 +134,8 @@ def _type_of(kind: type[Settings], section: str, name: str) -> Any:
 def _typed(where: str, value: object, wanted: Any) -> object:
     if typing.get_origin(wanted) is Literal:
         return one_of(where, str(value), typing.get_args(wanted))
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -101,7 +101,7 @@ class Trainer(Job):
         p, scores = self.problem, dict[str, Any]()
         if len(p.held_inputs):
             logits = self.logits(p.held_inputs)
-            for score in (validate.scel, validate.ure, validate.estimated_accuracy):
+            for score in SCORES:
                 scores[score.__name__] = float(score(logits, p.held_excluded, p.transition))
         if p.test_inputs is not None and p.test_truth is not None:
             predicted = self.logits(p.test_inputs).argmax(1)
@@ -128,6 +128,9 @@ class Trainer(Job):
         if padding >= min(shape[1:]):
             raise UserError(f"The crop padding is {padding}, but the pictures are only {shape[1]} x {shape[2]} pixels.")
         return Augment(padding, self.problem.flip if t.flip is None else t.flip)
+
+
+SCORES = (validate.scel, validate.ure, validate.estimated_accuracy, validate.estimated_accuracy_error)
 
 
 def _suited(shape: tuple[int, ...]) -> str:

@@ -30,8 +30,23 @@ def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> 
     logits [N, K], excluded [N, K], transition [K, K] -> scalar. For uniform labels it is
     1 - (K - 1) x (share of predictions that name an excluded class).
     """
-    weight = corrected(excluded, transition, logits)
-    return weight.gather(1, logits.argmax(1, keepdim=True)).mean()
+    return _estimates(logits, excluded, transition).mean()
+
+
+def estimated_accuracy_error(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Standard error of `estimated_accuracy`; never zero, even where all examples agree. -> scalar.
+
+    To the usual variance it adds what one more, contrary example would change.
+    """
+    estimates = _estimates(logits, excluded, transition)
+    inverse = _inverse(transition, logits)
+    widest = (inverse.max() - inverse.min()) / len(estimates)
+    return (estimates.var(unbiased=False) / len(estimates) + widest**2).sqrt()
+
+
+def _estimates(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Each example's unbiased estimate of "the prediction is right". -> [N]."""
+    return corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
 def _per_label(excluded: Tensor) -> Tensor:

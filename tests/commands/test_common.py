@@ -158,3 +158,11 @@ def test_a_figure_that_is_not_known_is_not_shown(bar):
     with epochs_bar({"loss": "loss", "knn": "kNN", "accuracy": "test"}) as show:
         show(job)
         assert shown(bar[0])[1] == "loss 1.000"
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain"])
+def test_resuming_nothing_is_refused_and_starts_nothing(cll, tmp_path, command):
+    status, _, error = cll(command, "--resume", "--out", tmp_path / "none")
+    assert status == 2
+    assert "There is no run in" in error
+    assert not (tmp_path / "none").exists()

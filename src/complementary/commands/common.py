@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tyro
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from complementary.errors import UserError
 from complementary.job import Job
 from complementary.settings import AnySettings, read_toml
 
@@ -30,6 +31,12 @@ class Where:
     """auto (a GPU if there is one), cpu, cuda, cuda:1 …"""
     checkpoint_seconds: float = 30.0
     """How often the state is saved, so that a killed run can be resumed."""
+
+
+def check_resume(where: Where, out: Path) -> None:
+    """Raise if there is nothing to resume in ``out``."""
+    if where.resume and not (out / "config.toml").exists():
+        raise UserError(f"There is no run in {out} to resume; leave --resume out to start one, or name its --out.")
 
 
 def parse(

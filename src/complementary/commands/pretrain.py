@@ -8,7 +8,7 @@ from rich.console import Console
 
 from complementary import data, report
 from complementary.checkpoint import write_bytes
-from complementary.commands.common import Where, default_folder, epochs_bar, parse
+from complementary.commands.common import Where, check_resume, default_folder, epochs_bar, parse
 from complementary.data import Dataset
 from complementary.pretrain import PretrainConfig, check_images, chosen_images, pretrain, views_for
 from complementary.rng import generator
@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> None:
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
     out = options.out or default_folder(config.data, config.encoder, config.seed)
+    check_resume(options, out)
     with epochs_bar({"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}) as progress:
         result = pretrain(
             config,

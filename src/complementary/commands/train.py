@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from complementary.commands.common import Where, default_folder, epochs_bar, parse
+from complementary.commands.common import Where, check_resume, default_folder, epochs_bar, parse
 from complementary.config import Config
 from complementary.runner import run
 
@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> None:
     """The command ``cll train``."""
     options, config = parse(Train, Config, arguments, "cll train")
     out = options.out or default_folder(config.source.data, config.training.loss, config.mixing.mix, config.seed)
+    check_resume(options, out)
     with epochs_bar({"loss": "loss", "scel": "SCEL", "accuracy": "test"}) as progress:
         result = run(
             config,
@@ -39,10 +40,17 @@ def main(arguments: list[str]) -> None:
 ROWS = {
     "accuracy_last": "test accuracy, last epoch",
     "accuracy_selected": "test accuracy, epoch chosen without true labels (SCEL)",
-    "estimated_accuracy_selected": "the same, estimated without true labels (URE)",
+    "estimated_accuracy_selected": "accuracy of that epoch, estimated without true labels (URE)",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (for comparison only)",
     "noise_ratio": "noisy mixes (oracle)",
 }
+
+
+def _percent(result: dict[str, Any], key: str) -> str:
+    if key != "estimated_accuracy_selected":
+        return f"{100 * result[key]:.2f} %"
+    error, labels = result["estimated_accuracy_error"], result["data"]["held_out"]
+    return f"{100 * result[key]:.0f} ± {100 * error:.0f} % ({labels} held-out examples)"
 
 
 def report(result: dict[str, Any], out: Path) -> None:
@@ -50,7 +58,7 @@ def report(result: dict[str, Any], out: Path) -> None:
     table = Table(show_header=False, box=None)
     for key, name in ROWS.items():
         if result.get(key) is not None:
-            table.add_row(name, f"{100 * result[key]:.2f} %")
+            table.add_row(name, _percent(result, key))
     table.add_row("training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}")
     console = Console()
     console.print(table)
