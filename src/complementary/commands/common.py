@@ -32,6 +32,10 @@ class Where:
     checkpoint_seconds: float = 30.0
     """How often the state is saved, so that a killed run can be resumed."""
 
+    def how(self) -> dict[str, Any]:
+        """What `runner.run` and `pretrain.pretrain` want to know of it."""
+        return {"resume": self.resume, "device": self.device, "checkpoint_seconds": self.checkpoint_seconds}
+
 
 def check_resume(where: Where, out: Path) -> None:
     """Raise if there is nothing to resume in ``out``."""

@@ -36,14 +36,7 @@ def main(arguments: list[str]) -> None:
     out = options.out or default_folder(config.data, config.encoder, config.seed)
     check_resume(options, out)
     with epochs_bar({"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}) as progress:
-        result = pretrain(
-            config,
-            out,
-            resume=options.resume,
-            device=options.device,
-            checkpoint_seconds=options.checkpoint_seconds,
-            progress=progress,
-        )
+        result = pretrain(config, out, progress=progress, **options.how())
     knn = "" if result["oracle_knn"] is None else f", kNN {100 * result['oracle_knn']:.2f} % (oracle)"
     console.print(f"loss {result['loss_last']:.4f}, collapse gauge {result['gauge_last']:.2f} (healthy: near 1){knn}")
     console.print(f"{result['views_per_second']:,.0f} views/s on {result['device']}")

@@ -26,14 +26,7 @@ def main(arguments: list[str]) -> None:
     out = options.out or default_folder(config.source.data, config.training.loss, config.mixing.mix, config.seed)
     check_resume(options, out)
     with epochs_bar({"loss": "loss", "scel": "SCEL", "accuracy": "test"}) as progress:
-        result = run(
-            config,
-            out,
-            resume=options.resume,
-            device=options.device,
-            checkpoint_seconds=options.checkpoint_seconds,
-            progress=progress,
-        )
+        result = run(config, out, progress=progress, **options.how())
     report(result, out)
 
 
