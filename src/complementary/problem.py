@@ -15,7 +15,7 @@ from torch import Tensor
 from complementary import assignments, data, diagnose, imbalance, labels, mix, partners, transitions
 from complementary.cluster import kmeans
 from complementary.config import Config
-from complementary.data import Dataset, Split
+from complementary.data import Dataset
 from complementary.embed import Source, embed
 from complementary.errors import UserError
 from complementary.mix import GroupMixup
@@ -58,10 +58,10 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
     dataset = dataset or data.load(config.source.data)
     classes = len(dataset.classes)
     chosen, generating, excluded = supervise(config, dataset)
-    split = dataset.train.take(chosen)
-    transition, loss_transition = _matrices(config, split, excluded, generating)
+    truth = None if dataset.train.truth is None else dataset.train.truth[chosen]
+    transition, loss_transition = _matrices(config, truth, excluded, generating)
     group = _group(config, dataset, chosen, device)
-    train, held = hold_out(len(split), config.source.holdout, config.seed)
+    train, held = hold_out(len(chosen), config.source.holdout, config.seed)
     if len(train) < config.training.batch:
         raise UserError(
             f"There are {len(train)} training examples ({len(held)} more are held out), fewer than one batch of "
@@ -70,10 +70,10 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
     problem = Problem(
         classes=dataset.classes,
-        inputs=split.inputs[train],
+        inputs=dataset.train.inputs[chosen[train]],  # one copy, not one of the subset and one of its part
         excluded=excluded[train],
         group=None if group is None else group[train],
-        held_inputs=split.inputs[held],
+        held_inputs=dataset.train.inputs[chosen[held]],
         held_excluded=excluded[held],
         test_inputs=None if test is None else test.inputs,
         test_truth=None if test is None else test.truth,
@@ -83,21 +83,13 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
         transition=transition,
         loss_transition=loss_transition,
     )
-    truth = None if split.truth is None else split.truth[train]
-    return dataclasses.replace(problem, facts=_facts(config, problem, truth, classes))
+    return dataclasses.replace(problem, facts=_facts(config, problem, None if truth is None else truth[train], classes))
 
 
 def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, Tensor]:
     """Choose the examples and their labels -> (index int [M], generating matrix [K, K] or None, excluded [M, K])."""
     source, classes, train = config.source, len(dataset.classes), dataset.train
-    spec, ratio = source.labels, source.long_tail
-    if spec == "auto":
-        spec = "uniform" if train.excluded is None else "given"
-    if spec.startswith("setup"):
-        tail, spec = imbalance.setup(spec)
-        if ratio not in (1.0, tail):
-            raise UserError(f"--labels {source.labels} sets the long tail to {tail:g}, but --long-tail says {ratio:g}.")
-        ratio = tail
+    spec, ratio = resolve(config, dataset)
     seed = None if source.draws == "paper" else config.seed
     chosen = imbalance.subset(train.truth, classes, len(train), ratio, source.head, dataset.head, seed)
     if spec == "given":
@@ -114,22 +106,37 @@ def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, 
     return chosen, labels.marginal(transition, source.per_example), excluded
 
 
+def resolve(config: Config, dataset: Dataset) -> tuple[str, float]:
+    """What --labels and --long-tail come to: (label spec without auto and setups, long-tail ratio)."""
+    spec, ratio = config.source.labels, config.source.long_tail
+    if spec == "auto":
+        return ("uniform" if dataset.train.excluded is None else "given"), ratio
+    if not spec.startswith("setup"):
+        return spec, ratio
+    tail, inner = imbalance.setup(spec)
+    if ratio not in (1.0, tail):
+        raise UserError(f"--labels {spec} sets the long tail to {tail:g}, but --long-tail says {ratio:g}.")
+    return inner, tail
+
+
 def _truth(dataset: Dataset, purpose: str) -> Tensor:
     if dataset.train.truth is None:
         raise UserError(f"The set {dataset.name} has no true labels, which {purpose} needs; use --labels given.")
     return dataset.train.truth
 
 
-def _matrices(config: Config, split: Split, excluded: Tensor, generating: Tensor | None) -> tuple[Tensor, Tensor]:
+def _matrices(
+    config: Config, truth: Tensor | None, excluded: Tensor, generating: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """(matrix for SCEL and URE, matrix for the loss): only the second may be an oracle."""
     classes, spec = excluded.shape[1], config.training.transition
     known = transitions.uniform(classes) if generating is None else generating
     if spec in ("auto", "estimate"):  # the estimate needs a first training; it replaces this later
         return known, known
     if spec == "oracle":
-        if split.truth is None:
+        if truth is None:
             raise UserError("--transition oracle counts the true labels, but this set has none; use estimate.")
-        return known, transitions.empirical_transition(split.truth, excluded)
+        return known, transitions.empirical_transition(truth, excluded)
     matrix = transitions.parse(spec, classes)
     return matrix, matrix
 
@@ -163,15 +170,10 @@ def clusters_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = 
 
 def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
     """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
-    grouping, source, tail = config.grouping, config.source, effective_tail(config)
+    grouping, source = config.grouping, config.source
+    _, tail = resolve(config, dataset)
     needs = Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs, device)
     return embed(needs, dataset, chosen)
-
-
-def effective_tail(config: Config) -> float:
-    """The long-tail ratio, whether given by itself or by one of the paper's setups."""
-    named = config.source.labels
-    return imbalance.setup(named)[0] if named.startswith("setup") else config.source.long_tail
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
