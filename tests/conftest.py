@@ -33,3 +33,20 @@ def cll(capsys):
         return status, seen.out, seen.err
 
     return call
+
+
+@pytest.fixture
+def in_child():
+    """Run work in a forked child -> its process id. Forking spares the seconds that importing torch takes."""
+
+    def start(work) -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return child
+
+    return start

@@ -119,7 +119,8 @@ def test_an_estimate_as_people_read_it(estimate, text):
 
 def test_the_recommendation_compares_the_clusterings_that_training_would_use(clustered):
     config, chosen, generating, excluded, home = clustered
-    found = recommendation(config, DIGITS, chosen, (5, 20))
+    truth = DIGITS.train.truth[chosen]
+    found = recommendation(config, points_of(config, DIGITS, chosen), excluded, generating, truth, (5, 20))
     assert found.estimates[20] == estimated_same_class(home, excluded, generating)
     assert found.oracle[20] == same_class(home, DIGITS.train.truth[chosen])
     assert found.oracle[5] < found.oracle[20]
@@ -136,7 +137,9 @@ def test_the_recommendation_finds_clean_clusters_without_truth():
     excluded = labels.draw(truth, transitions.uniform(10), 5)
     split = dataclasses.replace(DIGITS.train, inputs=points, truth=None, excluded=excluded)
     dataset = dataclasses.replace(DIGITS, train=split, test=None, mean=(0.0,) * 10, std=(1.0,) * 10)
-    found = recommendation(configure(restarts=3), dataset, torch.arange(4000), (2, 5, 10, 20))
+    config = configure(restarts=3)
+    points = points_of(config, dataset, torch.arange(4000))
+    found = recommendation(config, points, excluded, None, None, (2, 5, 10, 20))
     assert found.clusters == 10
     assert found.oracle is None
     assert max(found.silhouettes, key=lambda k: found.silhouettes[k]) == 10
@@ -144,7 +147,9 @@ def test_the_recommendation_finds_clean_clusters_without_truth():
 
 def test_labels_that_tell_nothing_recommend_nothing():
     config = configure(labels="noisy:0.1", restarts=1)
-    found = recommendation(config, DIGITS, torch.arange(1437), (5, 10))
+    chosen, generating, excluded = supervise(config, DIGITS)
+    points = points_of(config, DIGITS, chosen)
+    found = recommendation(config, points, excluded, generating, DIGITS.train.truth, (5, 10))
     assert found.clusters is None
     markup = page(
         config, DIGITS.train.inputs, torch.arange(1437) % 5, Figures(5, 1, 2, 0, found.estimates[5], None), found

@@ -136,25 +136,13 @@ def test_a_job_goes_on_bit_by_bit_from_its_checkpoint(tmp_path, encoder, stop):
     assert same(whole.tensors(), resumed.tensors())
 
 
-def in_child(work):
-    """Run ``work`` in a forked child -> its process id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return child
-
-
 def contents(folder):
     return {name: (folder / name).read_bytes() for name in ("encoder.safetensors", "metrics.jsonl", "config.toml")}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_random_kills_leave_no_trace(tmp_path, encoder):
+def test_random_kills_leave_no_trace(tmp_path, encoder, in_child):
     config = small(encoder, epochs=3)
     begun = time.monotonic()
     pretrain.pretrain(config, tmp_path / "alone", device="cpu")

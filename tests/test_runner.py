@@ -68,21 +68,9 @@ def test_the_same_configuration_repeats_exactly_and_another_seed_does_not(tmp_pa
     assert contents(tmp_path / "a")["metrics.jsonl"] != contents(tmp_path / "c")["metrics.jsonl"]
 
 
-def in_child(work) -> int:
-    """Run ``work`` in a forked child -> its process id. Forking spares the seconds that importing torch takes."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return child
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("mix", ["icm", "micm"])
-def test_random_kills_leave_no_trace(tmp_path, quick, mix):
+def test_random_kills_leave_no_trace(tmp_path, quick, mix, in_child):
     """kill -9 at random moments, resume, until it is finished: weights and metrics are those of a run left alone."""
     config = configure(quick, mix=mix, epochs=12, batch=128)
     started = time.monotonic()

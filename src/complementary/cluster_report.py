@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from complementary import report, transitions
-from complementary.cluster import kmeans
 from complementary.cluster_scores import Estimate, estimated_same_class, purity, recommend, same_class
 from complementary.config import Config
-from complementary.data import Dataset
 from complementary.diagnose import noise_ratio
 from complementary.mix import ICM, MICM, Mixup
-from complementary.problem import points_of, supervise
-from complementary.rng import address
+from complementary.problem import cluster_points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +52,18 @@ def measure(
     """assignment int [N], excluded [N, K], generating matrix [K, K] (None: taken as uniform), truth int [N] or None."""
     size = torch.bincount(assignment)
     size = size[size > 0]
-    transition = transitions.uniform(excluded.shape[1]) if generating is None else generating
     oracle = None
     if truth is not None:
         oracle = {"same-class partners": same_class(assignment, truth), "purity": purity(assignment, truth)}
         for name, mixer in (("noisy mixes of Mixup", Mixup()), ("of ICM", ICM()), ("of MICM", MICM())):
             oracle[name] = noise_ratio(mixer, truth, excluded, assignment, min(batch, len(truth)), passes=3)
-    estimate = estimated_same_class(assignment, excluded, transition)
+    estimate = estimated_same_class(assignment, excluded, _known(generating, excluded))
     return Figures(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
+
+
+def _known(generating: Tensor | None, excluded: Tensor) -> Tensor:
+    """The generating matrix; uniform where labels were given and nothing is known of how they arose. [K, K]."""
+    return transitions.uniform(excluded.shape[1]) if generating is None else generating
 
 
 class Choice(NamedTuple):
@@ -74,16 +75,22 @@ class Choice(NamedTuple):
     silhouettes: dict[int, float]
 
 
-def recommendation(config: Config, dataset: Dataset, chosen: Tensor, counts: tuple[int, ...]) -> Choice:
-    """Cluster with each number of ``counts`` and choose by the truth-free estimate; oracle figures for comparison."""
-    _, generating, excluded = supervise(config, dataset)
-    transition = transitions.uniform(excluded.shape[1]) if generating is None else generating
-    points, truth = points_of(config, dataset, chosen), dataset.train.truth
-    found = {
-        k: kmeans(points, k, address(config.seed, "clusters"), config.grouping.restarts).assignment for k in counts
-    }
+def recommendation(
+    config: Config,
+    points: Tensor,
+    excluded: Tensor,
+    generating: Tensor | None,
+    truth: Tensor | None,
+    counts: tuple[int, ...],
+) -> Choice:
+    """Cluster ``points`` [N, D] with each number of ``counts`` and choose by the truth-free estimate.
+
+    excluded [N, K] and generating matrix as in `measure`; truth int [N] or None adds oracle figures.
+    """
+    transition = _known(generating, excluded)
+    found = {k: cluster_points(config, points, k) for k in counts}
     estimates = {k: estimated_same_class(a, excluded, transition) for k, a in found.items()}
-    oracle = None if truth is None else {k: same_class(a, truth[chosen]) for k, a in found.items()}
+    oracle = None if truth is None else {k: same_class(a, truth) for k, a in found.items()}
     return Choice(recommend(estimates), estimates, oracle, {k: silhouette(points, a) for k, a in found.items()})
 
 

@@ -164,8 +164,12 @@ def clusters_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = 
             f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
             "--mix mixup."
         )
-    points = points_of(config, dataset, chosen, device)
-    return kmeans(points, grouping.clusters, address(config.seed, "clusters"), grouping.restarts).assignment
+    return cluster_points(config, points_of(config, dataset, chosen, device), grouping.clusters)
+
+
+def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
+    """k-means with this configuration's seed and restarts: points [M, D] -> int64 [M]."""
+    return kmeans(points, clusters, address(config.seed, "clusters"), config.grouping.restarts).assignment
 
 
 def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:

@@ -5,15 +5,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from complementary import assignments, data
 from complementary.checkpoint import write_bytes
-from complementary.cluster_report import Figures, measure, page, recommendation
+from complementary.cluster_report import Choice, Figures, measure, page, recommendation
 from complementary.config import ClusterConfig, Config, DataConfig
-from complementary.data import Dataset
 from complementary.errors import UserError
-from complementary.problem import clusters_of, supervise
+from complementary.problem import cluster_points, clusters_of, points_of, supervise
 from complementary.settings import require
 
 
@@ -54,17 +52,22 @@ def main(arguments: list[str]) -> None:
     config = Config(source=options.source, grouping=options.grouping, seed=options.seed)
     dataset = data.load(config.source.data)
     chosen, generating, excluded = supervise(config, dataset)
-    assignment = clusters_of(config, dataset, chosen)
     split = dataset.train.take(chosen)
+    clusters = 0 if config.grouping.assignments is not None else config.grouping.clusters
+    points = points_of(config, dataset, chosen) if clusters else None  # embedded once, for all numbers of clusters
+    assignment = clusters_of(config, dataset, chosen) if points is None else cluster_points(config, points, clusters)
     figures = measure(assignment, excluded, generating, split.truth, options.batch)
     _print(figures)
     if options.out is not None:
         made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
-        clusters = config.grouping.clusters if config.grouping.assignments is None else int(assignment.max()) + 1
-        assignments.write(options.out, assignment, clusters, split.inputs, made_by)
+        assignments.write(options.out, assignment, clusters or int(assignment.max()) + 1, split.inputs, made_by)
         Console().print(f"Assignment of {len(assignment):,} examples: {options.out}", soft_wrap=True)
     if options.report is not None:
-        _report(options, config, dataset, chosen, assignment, figures)
+        counts = tuple(k for k in options.try_clusters if 1 < k <= len(chosen) // 2)
+        choice = None
+        if points is not None and counts:
+            choice = recommendation(config, points, excluded, generating, split.truth, counts)
+        _report(options.report, page(config, split.inputs, assignment, figures, choice), choice)
 
 
 def _print(figures: Figures) -> None:
@@ -74,15 +77,10 @@ def _print(figures: Figures) -> None:
     Console().print(table)
 
 
-def _report(
-    options: Cluster, config: Config, dataset: Dataset, chosen: Tensor, assignment: Tensor, figures: Figures
-) -> None:
-    """Compare numbers of clusters, then write the page."""
-    counts = tuple(k for k in options.try_clusters if 1 < k <= len(chosen) // 2)
-    choice = recommendation(config, dataset, chosen, counts) if config.grouping.assignments is None and counts else None
-    markup = page(config, dataset.train.inputs[chosen], assignment, figures, choice)
-    write_bytes(options.report or Path("clusters.html"), markup.encode())
-    Console().print(f"Report: {options.report}", soft_wrap=True)
+def _report(path: Path, markup: str, choice: Choice | None) -> None:
+    """Write the page and say what it recommends."""
+    write_bytes(path, markup.encode())
+    Console().print(f"Report: {path}", soft_wrap=True)
     if choice is not None:
         said = choice.clusters or "too uncertain to tell; the paper uses 50"
         Console().print(f"Recommended number of clusters (without true labels): {said}")
