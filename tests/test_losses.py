@@ -148,7 +148,7 @@ def test_forward_correction_without_a_matrix_says_what_to_pass():
 @pytest.mark.parametrize("matrix", [transitions.uniform(5), transitions.noisy(5, 0.3), transitions.biased(5, 10)])
 def test_forward_correction_is_least_where_the_prediction_is_true(matrix):
     """Proper: averaged over the labels of class 2, no other prediction costs less than certainty of class 2."""
-    grid = torch.cat([torch.eye(5)[2:3], dirichlet(1.0, (500, 5), LOGITS, generator(0, "grid"))])
+    grid = torch.cat([torch.eye(5)[2:3], dirichlet(1.0, (500, 5), LOGITS.device, generator(0, "grid"))])
     logits = grid.clamp_min(1e-9).log()
     cost = sum(float(matrix[2, k]) * fwd(logits, torch.eye(5)[k].expand(501, 5), matrix) for k in range(5))
     assert float(cost[0]) <= float(cost[1:].min()) + 1e-5

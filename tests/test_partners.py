@@ -91,19 +91,19 @@ def test_a_random_number_of_almost_one_picks_the_last_and_not_the_one_after(monk
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 12), st.integers(0, 999))
-def test_draw_where_finds_only_allowed_partners(size, seed):
+def test_pick_where_finds_only_allowed_partners(size, seed):
     source = generator(seed, "w")
     allowed = torch.rand(size, size, generator=source) < 0.3
-    chosen, found = partners.draw_where(allowed, source)
+    chosen, found = partners.pick_where(allowed, torch.rand(size, size, generator=source))
     assert torch.equal(found, allowed.any(1))
     rows = torch.arange(size)
     assert bool((allowed[rows, chosen] | ~found).all())
     assert bool(((chosen >= 0) & (chosen < size)).all())
 
 
-def test_draw_where_is_uniform_over_the_allowed():
+def test_pick_where_is_uniform_over_the_allowed():
     row = torch.tensor([True, False, True, True, False])
-    chosen, _ = partners.draw_where(row.expand(9000, 5), generator(4, "w"))
+    chosen, _ = partners.pick_where(row.expand(9000, 5), torch.rand(9000, 5, generator=generator(4, "w")))
     counts = torch.bincount(chosen, minlength=5).tolist()
     assert counts[1] == counts[4] == 0
     assert stats.chisquare([counts[0], counts[2], counts[3]]).pvalue > 1e-3

@@ -15,6 +15,7 @@ from complementary.errors import one_of
 from complementary.losses import LOSSES
 from complementary.mix import MIXERS
 from complementary.models import MODELS
+from complementary.policies import POLICIES
 from complementary.settings import Settings, replace, require
 
 
@@ -139,9 +140,12 @@ class TrainConfig:
     """Random crop: pixels a picture may move; None: an eighth of its height (0 below 16 pixels); 0: no crop."""
     flip: bool | None = None
     """Mirror pictures at random; None: where that keeps the class (not for digits)."""
+    policy: str = "none"
+    """Stronger augmentation after crop and mirror: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
 
     def __post_init__(self) -> None:
         one_of("The loss", self.loss, LOSSES)
+        one_of("The augmentation policy", self.policy, POLICIES)
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         require(self.estimate_epochs >= 1, "estimate-epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")

@@ -2,6 +2,7 @@
 
 A mixer maps ``(x [B, ...], excluded [B, K], cluster [B]) -> (x, excluded)`` and knows nothing of the
 training loop, nor the loop of it. A row whose ``excluded`` comes back all zero is left out of the loss.
+Calling it is `draw` (all random numbers of a batch) and then `apply` (a pure function, which can be compiled).
 
     >>> import torch
     >>> from complementary.mix import ICM
@@ -16,7 +17,7 @@ Where the paper's text and its published code disagree, the text is the default 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -27,6 +28,13 @@ from complementary.partners import Pool
 from complementary.rng import dirichlet
 
 Source = Literal["none", "cluster", "truth"]
+
+
+class Draw(NamedTuple):
+    """The random numbers of one batch: uniform ones that stand for partners, and weights [B, 1 + others]."""
+
+    partner: Tensor
+    weight: Tensor
 
 
 @dataclass(frozen=True)
@@ -78,10 +86,26 @@ class GroupMixup:
         """
         if not x.is_floating_point():
             raise UserError(f"Inputs of type {x.dtype} cannot be mixed; normalise them to floats first.")
-        chosen, found = self.choose(excluded, cluster, index=index, generator=generator)
+        return self.apply(x, excluded, cluster, self.draw(len(x), x.device, generator), index, generator)
+
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None) -> Draw:
+        """All random numbers for a batch of ``count``."""
+        return Draw(self._partner_noise(count, device, generator), self._draw_weights(count, device, generator))
+
+    def apply(
+        self,
+        x: Tensor,
+        excluded: Tensor,
+        cluster: Tensor | None,
+        draw: Draw,
+        index: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """What the call does, given its random numbers; ``generator`` is for loading from a pool only."""
+        chosen, found = self.pick(excluded, cluster, index, draw.partner)
         members = [(x, excluded)] + [self._take(x, excluded, column, generator) for column in chosen.unbind(1)]
         inputs, labels = [m[0] for m in members], torch.stack([m[1] for m in members], dim=1)
-        image_weight, label_weight = self.weights(inputs, generator)
+        image_weight, label_weight = self.weights(inputs, draw.weight)
         mixed = self._blend(inputs, image_weight) if self.share == "new-data" else x
         soft = labels.amax(1) if self.share == "hard-label" else (label_weight[..., None] * labels).sum(1)
         return self._settle(x, excluded, mixed, soft, found)
@@ -104,7 +128,16 @@ class GroupMixup:
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Draw partners -> (int [B, others], found bool [B]). They index the batch, or the pool if there is one."""
-        distinct = self.partner == "distinct"
+        noise = self._partner_noise(len(excluded), excluded.device, generator)
+        return self.pick(excluded, cluster, index, noise)
+
+    def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.rand(self.others, count, device=device, generator=generator)
+
+    def pick(
+        self, excluded: Tensor, cluster: Tensor | None, index: Tensor | None, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The partners that ``draw.partner`` stands for -> as `choose`."""
         if self.pool is None:
             groups = partners.group(self.groups(excluded, cluster))
             index = torch.arange(len(excluded), device=excluded.device)
@@ -112,22 +145,20 @@ class GroupMixup:
             raise UserError("A mixer with a pool needs index, the examples' places in the training set.")
         else:
             groups = self.pool.groups
-        chosen = partners.draw(groups, index, self.others, distinct, generator)
-        return chosen, groups.size[index] > 1
+        return partners.pick(groups, index, noise, self.partner == "distinct"), groups.size[index] > 1
 
-    def weights(self, inputs: list[Tensor], generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Weights of inputs and of labels, each [B, 1 + others], rows summing to 1."""
-        weight = self._draw_weights(inputs[0], generator)
+    def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of inputs and of labels, each [B, 1 + others], rows summing to 1, from the ones drawn."""
         if self.label_weights == "swapped":
             return weight, weight.flip(1)
         if self.label_weights == "own":
             return weight, torch.tensor([1.0, 0.0], device=weight.device).expand_as(weight)
         return weight, weight
 
-    def _draw_weights(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        rows = len(x) if self.lam == "pair" else 1
-        weight = dirichlet(self.alpha, (rows, 1 + self.others), x, generator)
-        return weight.expand(len(x), 1 + self.others)
+    def _draw_weights(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        rows = count if self.lam == "pair" else 1
+        weight = dirichlet(self.alpha, (rows, 1 + self.others), device, generator)
+        return weight.expand(count, 1 + self.others)
 
     def _take(
         self, x: Tensor, excluded: Tensor, chosen: Tensor, generator: torch.Generator | None
@@ -190,15 +221,13 @@ class ExtraClass(GroupMixup):
 
     source: ClassVar[Source] = "truth"
 
-    def choose(
-        self,
-        excluded: Tensor,
-        cluster: Tensor | None,
-        *,
-        index: Tensor | None = None,
-        generator: torch.Generator | None = None,
+    def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.rand(count, count, device=device, generator=generator)
+
+    def pick(
+        self, excluded: Tensor, cluster: Tensor | None, index: Tensor | None, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Draw partners -> (int [B, 1], found bool [B])."""
+        """The partners that ``draw.partner`` stands for -> as `choose`."""
         if self.pool is not None:
             raise UserError("extra-class mixing compares all pairs of a batch and takes no pool; drop it.")
         truth = self.groups(excluded, cluster)
@@ -206,7 +235,7 @@ class ExtraClass(GroupMixup):
         allowed = ~(wrong | wrong.T)
         if not self.same_class:
             allowed &= truth[:, None] != truth[None, :]
-        chosen, found = partners.draw_where(allowed, generator)
+        chosen, found = partners.pick_where(allowed, noise)
         return chosen[:, None], found
 
 
@@ -224,9 +253,8 @@ class MICM(GroupMixup):
 
     others: ClassVar[int] = 2
 
-    def weights(self, inputs: list[Tensor], generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
         """Dirichlet weights of inputs and inverse-distance weights of labels, each [B, 3]."""
-        weight = self._draw_weights(inputs[0], generator)
         anchor = inputs[0] if self.anchor == "own" else self._blend(inputs, weight)
         distance = torch.stack([(anchor - x).flatten(1).float().norm(dim=1) for x in inputs], dim=1)
         inverse = 1 / torch.where(distance == 0, self.constant, distance).clamp_min(1e-12)

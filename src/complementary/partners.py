@@ -49,31 +49,34 @@ def draw(
     distinct: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw ``count`` (1 or 2) partners for each example of ``index`` int [B], uniformly. -> int [B, count].
+    """Draw ``count`` (1 or 2) partners for each example of ``index`` int [B], uniformly. -> int [B, count]."""
+    return pick(groups, index, torch.rand(count, len(index), device=index.device, generator=generator), distinct)
+
+
+def pick(groups: Groups, index: Tensor, uniform: Tensor, distinct: bool = True) -> Tensor:
+    """The partners that random numbers stand for: index int [B], uniform [count, B] -> int [B, count].
 
     ``distinct``: never the example itself, and no partner twice where the group is large enough (in a
     group of two the second partner is the first again). A lone example is its own partner; see
     ``groups.size``.
     """
     start, size, rank = groups.start[index], groups.size[index], groups.rank[index]
-    uniform = torch.rand(count, len(index), device=index.device, generator=generator)
     if not distinct:
-        offsets = [_pick(u, size) for u in uniform]
+        offsets = [_below(u, size) for u in uniform]
     else:
-        offsets = [1 + _pick(uniform[0], size - 1)]
+        offsets = [1 + _below(uniform[0], size - 1)]
         for u in uniform[1:]:
-            second = 1 + _pick(u, size - 2)
+            second = 1 + _below(u, size - 2)
             second = second + (second >= offsets[0]).long()  # step over the first partner
             offsets.append(torch.minimum(second, size - 1))
     return torch.stack([groups.order[start + (rank + offset) % size] for offset in offsets], dim=1)
 
 
-def _pick(uniform: Tensor, size: Tensor) -> Tensor:
+def _below(uniform: Tensor, size: Tensor) -> Tensor:
     """A whole number in 0 .. size - 1 (0 where size < 1). uniform [B], size int [B] -> int [B]."""
     return torch.minimum((uniform * size).long(), size - 1).clamp_min(0)
 
 
-def draw_where(allowed: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Draw a partner uniformly among those allowed. ``allowed`` bool [B, B] -> (partner int [B], found bool [B])."""
-    score = torch.rand(allowed.shape, device=allowed.device, generator=generator)
-    return torch.where(allowed, score, -1.0).argmax(1), allowed.any(1)
+def pick_where(allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """A partner among those allowed, each equally likely: bool [B, B], uniform [B, B] -> (int [B], found bool [B])."""
+    return torch.where(allowed, uniform, -1.0).argmax(1), allowed.any(1)

@@ -12,7 +12,10 @@ where their settings differ.
     True
 """
 
+import contextlib
 import hashlib
+import threading
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -29,19 +32,28 @@ def generator(seed: int, purpose: str, *counters: int, device: torch.device | st
     return torch.Generator(device=device).manual_seed(address(seed, purpose, *counters))
 
 
-def dirichlet(alpha: float, shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw weights from Dirichlet(alpha, ..., alpha) along the last axis of ``shape``, on ``like``'s device.
+_GLOBAL = threading.Lock()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's global CPU stream starts at ``seed`` inside and is as before afterwards; one thread at a time.
+
+    For code that takes no generator, such as the initialisation of layers.
+    """
+    with _GLOBAL, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def dirichlet(alpha: float, shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Draw weights from Dirichlet(alpha, ..., alpha) along the last axis of ``shape``.
 
     Returns a float32 tensor of that shape whose last axis sums to 1. A gamma draw with a small shape
     underflows float32 (at alpha = .1 one in 6,000 does), so the draw is made with shape alpha + 1 and
     brought back in logarithms: log G(a) = log G(a + 1) + log(U) / a.
     """
     # torch.distributions takes no generator; the op below is what its Gamma calls, and it does.
-    gamma = torch._standard_gamma(torch.full(shape, alpha + 1.0, device=like.device), generator=generator)
-    uniform = torch.rand(shape, device=like.device, generator=generator).clamp_min(1e-12)
+    gamma = torch._standard_gamma(torch.full(shape, alpha + 1.0, device=device), generator=generator)
+    uniform = torch.rand(shape, device=device, generator=generator).clamp_min(1e-12)
     return torch.softmax(gamma.log() + uniform.log() / alpha, dim=-1)
-
-
-def beta(alpha: float, count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw ``count`` values from Beta(alpha, alpha) as a float32 tensor [count] on ``like``'s device."""
-    return dirichlet(alpha, (count, 2), like, generator)[:, 0]
