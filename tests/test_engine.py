@@ -9,30 +9,77 @@ import torch
 from torch import nn
 
 from complementary import engine as module
-from complementary.engine import WARM_UP, Captured, compiled, engine
+from complementary.engine import WARM_UP, Captured, Engine
+from complementary.errors import UserError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_on_a_cpu_the_step_is_the_step_itself():
-    def step(index, random):
-        return index.sum()
-
-    assert engine(step, CPU) is step
-    assert engine(step, CPU, capture=False) is step
-    assert engine(step, CUDA, capture=False) is step
+def on_gpu(**options):
+    return Engine(CUDA, "bf16", **options)
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_on_a_cpu_nothing_is_compiled(enabled):
-    model = nn.Linear(2, 2)
-    assert compiled(model, CPU, enabled) is model
+def double(x):
+    return 2 * x
 
 
-def test_compiling_can_be_switched_off_on_a_gpu():
-    model = nn.Linear(2, 2)
-    assert compiled(model, CUDA, enabled=False) is model
+def test_on_a_cpu_a_step_is_neither_compiled_nor_captured():
+    engine = Engine.choose("cpu")
+    assert engine == Engine(CPU, "fp32") == Engine.of("cpu") == Engine.of(CPU) == Engine.of(engine)
+    assert engine.captured(double) is double
+    assert engine.compiled(double) is double
+
+
+def test_compiling_and_capturing_can_be_switched_off_on_a_gpu():
+    assert on_gpu(compile=False).compiled(double) is double
+    assert on_gpu(capture=False).captured(double) is double
+
+
+def test_a_function_is_compiled_once_whichever_engine_asks():
+    assert on_gpu().compiled(double) is on_gpu(deterministic=True).compiled(double)
+
+
+@pytest.mark.parametrize(("precision", "wanted"), [("auto", False), ("fp32", False), ("bf16", True)])
+def test_precision_on_a_cpu_is_full_unless_asked(precision, wanted):
+    x = torch.ones(2, 2)
+    with Engine.choose("cpu", precision).autocast():
+        assert (x @ x).dtype == (torch.bfloat16 if wanted else torch.float32)
+
+
+def test_an_unknown_precision_is_a_sentence():
+    with pytest.raises(UserError, match=r"The precision 'fp16' is not known; choose one of: auto, bf16"):
+        Engine.choose("cpu", "fp16")
+
+
+class Uncompilable:
+    """Stands for torch.compile's product where the compiler fails."""
+
+    def __init__(self, function, **options):
+        self.calls = 0
+
+    def __call__(self, *args):
+        raise RuntimeError("no Triton here\nmany more lines")
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_with_one_warning(monkeypatch):
+    monkeypatch.setattr(torch, "compile", Uncompilable)
+    fused = module.Fused(double)
+    with pytest.warns(UserWarning, match="could not be compiled and runs eagerly: no Triton here$"):
+        assert fused(4) == 8
+    assert fused(5) == 10  # a second warning would be an error
+
+
+def test_a_mistake_in_the_function_is_not_taken_for_one_of_the_compiler(monkeypatch):
+    monkeypatch.setattr(torch, "compile", Uncompilable)
+
+    def wrong(x):
+        raise TypeError("a bug")
+
+    fused = module.Fused(wrong)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="a bug"):
+            fused(1)
 
 
 # --- a stand-in for the GPU: work is done at once, or recorded while a graph is being captured -------
@@ -69,7 +116,8 @@ class Gpu:
         return graph
 
     @contextlib.contextmanager
-    def capture(self, graph, stream):
+    def capture(self, graph, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"
         self.recording = graph.works
         try:
             yield
@@ -102,10 +150,10 @@ class Counter:
 def fake(monkeypatch):
     def make(refuse=None):
         gpu = Gpu(refuse)
-        stand_in = types.SimpleNamespace(cuda=gpu.namespace(), nn=torch.nn, Tensor=torch.Tensor)
+        stand_in = types.SimpleNamespace(cuda=gpu.namespace(), Tensor=torch.Tensor, Generator=torch.Generator)
         monkeypatch.setattr(module, "torch", stand_in)
         counter = Counter(gpu)
-        return gpu, counter, engine(counter.step, CUDA)
+        return gpu, counter, on_gpu().captured(counter.step)
 
     return make
 
@@ -116,7 +164,7 @@ TOTALS = torch.stack(BATCHES).sum(1).cumsum(0).tolist()
 
 def test_eager_steps_come_first_then_one_is_captured_and_later_ones_replayed(fake):
     gpu, counter, run = fake()
-    random = object()
+    random = torch.Generator()
     losses = [run(batch, random) for batch in BATCHES]
     assert [float(loss) for loss in losses] == TOTALS, "each step must have happened once, on its own batch"
     assert counter.calls == WARM_UP + 1
@@ -198,7 +246,7 @@ def trained(run, noisy, steps=10):
 @needs_gpu
 def test_captured_and_eager_steps_agree():
     eager, captured = Noisy(CUDA), Noisy(CUDA)
-    run = engine(captured.step, CUDA)
+    run = on_gpu().captured(captured.step)
     assert isinstance(run, Captured)
     wanted, found = trained(eager.step, eager), trained(run, captured)
     assert run.graph is not None
@@ -212,5 +260,5 @@ def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
     eager, waiting = Noisy(CUDA), Noisy(CUDA, wait=True)
     wanted = trained(eager.step, eager)
     with pytest.warns(UserWarning, match="could not be captured"):
-        found = trained(engine(waiting.step, CUDA), waiting)
+        found = trained(on_gpu().captured(waiting.step), waiting)
     torch.testing.assert_close(found[0], wanted[0])

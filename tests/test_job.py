@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.rng import generator
@@ -25,7 +26,7 @@ class Line(Job):
     """Fits one weight per feature; notes all that happens."""
 
     def __init__(self, optimiser="adam", seed=0, poison=None):
-        super().__init__("hash", seed, EPOCHS, BATCH, EXAMPLES, torch.device("cpu"))
+        super().__init__("hash", seed, EPOCHS, BATCH, EXAMPLES, Engine.of("cpu"))
         self.x = torch.randn(EXAMPLES, 2, generator=generator(0, "x"))
         self.model = nn.Linear(2, 1)
         nn.init.ones_(self.model.weight)

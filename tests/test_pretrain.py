@@ -19,7 +19,7 @@ from complementary.encoders import ENCODERS, MoCoV3, Objective
 from complementary.encoders.body import build_body, features
 from complementary.encoders.objective import cosine, head
 from complementary.errors import UserError
-from complementary.pretrain import PretrainConfig, Pretrainer, TwoViews, views_for
+from complementary.pretrain import PretrainConfig, Pretrainer, two_views, views_for
 from complementary.problem import supervise
 from complementary.rng import generator
 
@@ -292,15 +292,17 @@ def test_features_are_unit_vectors_whatever_the_batch():
 
 def test_the_networks_see_two_different_normalised_views():
     job, seen = started(small()), []
-    both = TwoViews(lambda a, b: seen.extend((a, b)) or torch.zeros(()), job.views, job.mean, job.std)
     images = job.images[:64]
     first, second = (job.views.draw(64, (8, 8), CPU, generator(i, "views")) for i in range(2))
-    both(images, first, second)
+    see = lambda a, b: seen.extend((a, b)) or torch.zeros(())  # noqa: E731
+    two_views(see, job.views, images, first, second, job.mean, job.std)
     for found, drawn in zip(seen, (first, second), strict=True):
         wanted = (job.views.apply(images, drawn) - job.mean[:, None, None]) / job.std[:, None, None]
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     draws = []
-    job.loss = lambda images, a, b: draws.extend((a, b)) or job.objective(*torch.randn(2, 128, 1, 8, 8))
+    job.loss = lambda objective, views, images, a, b, *_: (
+        draws.extend((a, b)) or objective(*torch.randn(2, 128, 1, 8, 8))
+    )
     job.advance()
     assert not torch.equal(draws[0].top, draws[1].top)
 

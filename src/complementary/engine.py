@@ -1,71 +1,182 @@
-"""One training step, as fast as the device allows: eager on a CPU, a replayed CUDA graph on a GPU.
+"""How a step is computed: eagerly on a CPU, as one replayed CUDA graph on a GPU.
 
-A graph replays thousands of small kernels with one launch. The first steps run eagerly (they are real
-steps: nothing is thrown away), the next one is captured, all later ones are replays. The step must have
-fixed shapes, must not wait for the device, and must draw all its randomness from the generator it is given.
+A graph replays hundreds of small kernels with one launch. The first steps run eagerly (they are real
+steps: nothing is thrown away), the next one is captured, all later ones are replays. What is captured must
+have fixed shapes, must not wait for the device, and must draw all its randomness from generators it is given.
+Captured steps of several jobs may run side by side, each in its own thread and stream (`pack`).
 """
 
+import contextlib
+import ctypes
+import functools
+import os
+import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-Step = Callable[[Tensor, torch.Generator], Tensor]
+from complementary.device import choose_device
+from complementary.errors import one_of
 
+Precision = Literal["bf16", "fp32"]
 WARM_UP = 3  # eager steps before capture: they create optimiser state and let cuDNN and the compiler choose
+_ONE_AT_A_TIME = threading.RLock()  # compiling and capturing are; replays are not
 
 
-def compiled(model: torch.nn.Module, device: torch.device, enabled: bool) -> Callable[[Tensor], Tensor]:
-    """The module, compiled on a GPU if enabled: fused elementwise kernels are what it gains."""
-    if device.type != "cuda" or not enabled:
-        return model
-    compiled_model: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False)
-    return compiled_model
+@dataclass(frozen=True)
+class Engine:
+    """Where and how to compute. None of it changes what is computed, but for rounding.
+
+    precision: bf16 computes products in bfloat16 (weights, losses and sums stay float32).
+    compile: fuse element-wise kernels (on a GPU). capture: replay steps as CUDA graphs (on a GPU).
+    deterministic: the same bits in every run on the same machine.
+    """
+
+    device: torch.device
+    precision: Precision
+    compile: bool = True
+    capture: bool = True
+    deterministic: bool = False
+
+    @staticmethod
+    def of(device: "str | torch.device | Engine") -> "Engine":
+        """An engine as it is; a device with the usual choices."""
+        return device if isinstance(device, Engine) else Engine.choose(str(device))
+
+    @staticmethod
+    def choose(
+        device: str = "auto",
+        precision: Literal["auto", "bf16", "fp32"] = "auto",
+        compile: bool = True,
+        deterministic: bool = False,
+    ) -> "Engine":
+        """Resolve what a user says; auto precision: bf16 on a GPU, fp32 on a CPU. Sets torch's global switches."""
+        one_of("The precision", precision, ("auto", "bf16", "fp32"))
+        found = choose_device(device)
+        if found.type == "cuda":
+            _switch(deterministic)
+        else:
+            _keep_memory()
+        usual: Precision = "bf16" if found.type == "cuda" else "fp32"
+        return Engine(found, usual if precision == "auto" else precision, compile, True, deterministic)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which networks compute."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, a pure one of fixed shapes, with its kernels fused; itself on a CPU or if switched off.
+
+        Compiled once per process, whichever job asks: modules must be arguments, not closed over.
+        """
+        return _fused(function) if self.device.type == "cuda" and self.compile else function
+
+    def captured(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``function`` of tensors and generators as a CUDA graph; itself on a CPU or if switched off."""
+        return Captured(function, self.device) if self.device.type == "cuda" and self.capture else function
 
 
-def engine(step: Step, device: torch.device, capture: bool = True) -> Step:
-    """``step`` itself on a CPU, a captured version of it on a GPU."""
-    return Captured(step, device) if device.type == "cuda" and capture else step
+def _switch(deterministic: bool) -> None:
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first use
+        torch.use_deterministic_algorithms(True)
+    # try the convolutions' algorithms, keep the fastest: a choice that depends on the moment
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Tell glibc to keep freed memory for the next step: giving back activations and fetching them again page by
+    page takes a third of a small network's time on a CPU. No effect elsewhere."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: nothing is mapped by itself, which would be unmapped when freed
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
+@functools.cache
+def _fused(function: Callable[..., Any]) -> "Fused":
+    return Fused(function)
+
+
+class Fused:
+    """A compiled function. If it cannot be compiled it runs as it is, after one warning."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        torch._dynamo.config.recompile_limit = 64  # a sweep in one process brings many networks and shapes
+        self.function = function
+        self.run: Callable[..., Any] = torch.compile(function, dynamic=False)
+
+    def __call__(self, *args: Any) -> Any:
+        """The same as calling the function itself."""
+        try:
+            return self.run(*args)
+        except Exception as problem:
+            if self.run is self.function:
+                raise
+            result = self.function(*args)  # a mistake of its own shows here
+            _say("compiled", problem)
+            self.run = self.function
+            return result
 
 
 class Captured:
-    """A step that records itself into a CUDA graph and replays it. Falls back to eager with one warning."""
+    """A function that records itself into a CUDA graph and replays it. Falls back to eager with one warning."""
 
-    def __init__(self, step: Step, device: torch.device) -> None:
-        self.step, self.device = step, device
+    def __init__(self, function: Callable[..., Tensor], device: torch.device) -> None:
+        self.function, self.device = function, device
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream(device)
 
-    def __call__(self, index: Tensor, random: torch.Generator) -> Tensor:
-        """Take one step on the examples at ``index`` int [B] -> the loss, a scalar on the device."""
+    def __call__(self, *args: Any) -> Tensor:
+        """Call with tensors (of the same shapes each time) and generators (the same each time) -> its result."""
         self.calls += 1
-        if self.graph is not None:
-            self.index.copy_(index)
-            self.graph.replay()
-            return self.loss.clone()
-        if self.calls == WARM_UP + 1:
-            self._capture(index, random)
-            if self.graph is not None:
-                self.graph.replay()
-                return self.loss.clone()
+        if self.graph is None and self.calls <= WARM_UP + 1:
+            with _ONE_AT_A_TIME:
+                if self.calls == WARM_UP + 1:
+                    self._capture(args)
+                if self.graph is None:
+                    return self._eagerly(args)
+        if self.graph is None:
+            return self._eagerly(args)
+        for mine, given in zip(self.inputs, args, strict=True):
+            if isinstance(given, Tensor):
+                mine.copy_(given, non_blocking=True)
+        self.graph.replay()
+        return self.result.clone()
+
+    def _eagerly(self, args: tuple[Any, ...]) -> Tensor:
+        """On the stream of the capture, where memory and autograd expect the work to be."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            loss = self.step(index, random)
+            result = self.function(*args)
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        return loss
+        return result
 
-    def _capture(self, index: Tensor, random: torch.Generator) -> None:
-        self.index = index.clone()
+    def _capture(self, args: tuple[Any, ...]) -> None:
+        self.inputs = [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(random)
+        for arg in args:
+            if isinstance(arg, torch.Generator):
+                graph.register_generator_state(arg)
         torch.cuda.synchronize(self.device)
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.loss = self.step(self.index, random)
+        try:  # thread_local: other jobs' threads may go on meanwhile
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.result = self.function(*self.inputs)
         except RuntimeError as problem:
-            reason = (str(problem) or type(problem).__name__).splitlines()[0]
-            warnings.warn(f"The step could not be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
+            for arg in args:
+                if isinstance(arg, torch.Generator):  # else it would wait for the failed capture for ever
+                    arg.graphsafe_set_state(torch.Generator(self.device).graphsafe_get_state())
+            _say("captured in a CUDA graph", problem)
             return
         self.graph = graph
+
+
+def _say(what: str, problem: Exception) -> None:
+    reason = (str(problem) or type(problem).__name__).splitlines()[0]
+    warnings.warn(f"The step could not be {what} and runs eagerly: {reason}", stacklevel=3)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from complementary import checkpoint
+from complementary import checkpoint, locks
 from complementary.errors import UserError
 from complementary.job import Job
 from complementary.settings import Settings, differences, read_toml, to_toml
@@ -80,16 +80,9 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); choose another --out.") from None
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.") from None
+    with locks.hold(folder / ".lock", 0.0) as held:
+        if not held:
+            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.")
         yield
 
 

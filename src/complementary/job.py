@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary.engine import Step, engine
+from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.rng import address, generator
 
@@ -20,19 +20,18 @@ from complementary.rng import address, generator
 class Job(ABC):
     """Counters, order of examples, health and history of a training in progress."""
 
-    def __init__(
-        self, config_hash: str, seed: int, epochs: int, batch: int, examples: int, device: torch.device
-    ) -> None:
+    def __init__(self, config_hash: str, seed: int, epochs: int, batch: int, examples: int, engine: Engine) -> None:
         self.config_hash, self.seed, self.epochs, self.batch = config_hash, seed, epochs, batch
-        self.examples, self.device = examples, device
+        self.examples, self.engine, self.device = examples, engine, engine.device
         self.steps_per_epoch = examples // batch
         self.epoch = self.step_in_epoch = 0
-        self.random = torch.Generator(device=device)
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.first_bad = torch.full((), -1, dtype=torch.long, device=device)
+        self.random = torch.Generator(device=self.device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.steps_taken = torch.zeros((), dtype=torch.long, device=self.device)
+        self.first_bad = torch.full((), -1, dtype=torch.long, device=self.device)
         self.history: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self.run_step: Step = engine(self.step, device)
+        self.run_step = engine.captured(self._counted_step)
 
     # --- what a subclass says -----------------------------------------------------------------------
 
@@ -84,18 +83,24 @@ class Job(ABC):
         index = self.order[self.step_in_epoch * self.batch : (self.step_in_epoch + 1) * self.batch]
         self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch))
         self.before_step()
-        loss = self.run_step(index, self.random)
-        self.loss_sum += loss
-        here = self.epoch * self.steps_per_epoch + self.step_in_epoch
-        self.first_bad = torch.where((self.first_bad < 0) & ~torch.isfinite(loss), here, self.first_bad)
+        self.run_step(index, self.random)
         self.step_in_epoch += 1
         closed = self.step_in_epoch == self.steps_per_epoch
-        if closed and self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if closed and self.device.type == "cuda":  # this job's stream only: others may be capturing theirs
+            torch.cuda.current_stream(self.device).synchronize()
         self.seconds += time.perf_counter() - started
         if closed:
             self._close_epoch()
         return closed
+
+    def _counted_step(self, index: Tensor, random: torch.Generator) -> Tensor:
+        """A step and its bookkeeping, in place on the device: one graph holds both."""
+        loss = self.step(index, random)
+        self.loss_sum += loss
+        new = (self.first_bad < 0) & ~torch.isfinite(loss)
+        self.first_bad.copy_(torch.where(new, self.steps_taken, self.first_bad))
+        self.steps_taken += 1
+        return loss
 
     def _shuffle(self) -> None:
         source = generator(self.seed, "order", self.epoch)
@@ -133,6 +138,7 @@ class Job(ABC):
         self.load_tensors(tensors)
         self.loss_sum.copy_(tensors["loss_sum"])
         self.epoch, self.step_in_epoch, self.seconds = record["epoch"], record["step"], record["seconds"]
+        self.steps_taken.fill_(self.epoch * self.steps_per_epoch + self.step_in_epoch)
         self.history = json.loads(record["history"])
         if self.step_in_epoch:
             self._shuffle()

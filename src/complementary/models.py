@@ -8,12 +8,12 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from complementary.errors import UserError, one_of
-from complementary.rng import address
+from complementary.pool import max_pool
+from complementary.rng import address, seeded
 
 
 class Network(nn.Module, ABC):
@@ -69,8 +69,8 @@ class SmallCNN(Network):
     def features(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, 128]."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.relu(norm(conv(x)))
-            x = F.max_pool2d(x, 2) if min(x.shape[2:]) > 4 else x
+            x = norm(conv(x))
+            x = F.relu(F.max_pool2d(x, 2) if min(x.shape[2:]) > 4 else x)  # the order that computes less
         return x.mean((2, 3))
 
 
@@ -112,7 +112,7 @@ class ResNet18(Network):
     def features(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, 512]."""
         x = F.relu(self.bn1(self.conv1(x)))
-        x = F.max_pool2d(x, 3, 2, 1) if self.max_pool else x
+        x = max_pool(x) if self.max_pool else x
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return x.mean((2, 3))
 
@@ -131,8 +131,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_po
         raise UserError(
             f"The model {name} needs images [C, H, W], but the inputs have shape {list(shape)}; use mlp or linear."
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(address(seed, "init"))
+    with seeded(address(seed, "init")):
         if name == "resnet18":
             return ResNet18(shape, classes, max_pool)
         simple: dict[str, type[Linear] | type[MLP] | type[SmallCNN]] = {

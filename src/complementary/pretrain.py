@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from complementary import checkpoint, data
 from complementary.augment import normalise
 from complementary.data import Dataset
-from complementary.device import choose_device, device_name, versions
+from complementary.device import device_name, versions
 from complementary.encoders import ENCODERS
 from complementary.encoders.body import body_for, build_body, features
-from complementary.engine import compiled
+from complementary.engine import Engine
 from complementary.errors import UserError, one_of
 from complementary.folder import carry_out
 from complementary.imbalance import subset
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.probes import knn_accuracy
-from complementary.rng import address
+from complementary.rng import address, seeded
 from complementary.settings import Settings, require
 from complementary.views import Draw, Views
 
@@ -91,46 +91,37 @@ class PretrainConfig(Settings):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability, 0 to 1")
 
 
-class TwoViews(nn.Module):
-    """From raw images and draws to the loss: pure and of fixed shape, so that it compiles as a whole."""
-
-    def __init__(self, objective: nn.Module, views: Views, mean: Tensor, std: Tensor) -> None:
-        super().__init__()
-        self.objective, self.views = objective, views
-        self.mean, self.std = mean, std
-
-    def forward(self, images: Tensor, first: Draw, second: Draw) -> Tensor:
-        """Images uint8 [B, C, H, W] and a draw for each view -> scalar."""
-        x1, x2 = (self._view(images, draw) for draw in (first, second))
-        loss: Tensor = self.objective(x1, x2)
-        return loss
-
-    def _view(self, images: Tensor, draw: Draw) -> Tensor:
-        x = normalise(255 * self.views.apply(images, draw), self.mean, self.std)
-        return x.contiguous(memory_format=torch.channels_last)
+def two_views(
+    objective: nn.Module, views: Views, images: Tensor, first: Draw, second: Draw, mean: Tensor, std: Tensor
+) -> Tensor:
+    """Images uint8 [B, C, H, W] and a draw for each view -> the loss: pure, so that it compiles as a whole."""
+    seen = (normalise(255 * views.apply(images, draw), mean, std) for draw in (first, second))
+    loss: Tensor = objective(*(x.contiguous(memory_format=torch.channels_last) for x in seen))
+    return loss
 
 
 class Pretrainer(Job):
     """An encoder in training."""
 
-    def __init__(self, config: PretrainConfig, dataset: Dataset, device: torch.device) -> None:
+    def __init__(self, config: PretrainConfig, dataset: Dataset, device: str | torch.device | Engine) -> None:
         chosen = chosen_images(config, dataset)
         images = dataset.train.inputs[chosen]
         check_images(dataset, config.batch, len(images))
-        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(images), device)
+        engine = Engine.of(device)
+        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(images), engine)
         self.config, self.dataset, self.chosen = config, dataset, chosen
-        self.images = images.to(device)
-        self.mean, self.std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
+        self.images = images.to(self.device)
+        self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
         self.body_name = config.body if config.body != "auto" else body_for(tuple(images.shape[1:]))
         objective = build_objective(
             config.encoder, self.body_name, tuple(images.shape[1:]), config.seed, config.max_pool
         )
-        self.objective = objective.to(device, memory_format=torch.channels_last)
+        self.objective = objective.to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
-        self.loss = compiled(TwoViews(self.objective, self.views, self.mean, self.std), device, enabled=True)
+        self.loss = engine.compiled(two_views)
         self.lr = (config.lr or self.objective.base_lr) * config.batch / 256
         self.optimiser = self._new_optimiser()
-        self.momentum = torch.zeros((), device=device)
+        self.momentum = torch.zeros((), device=self.device)
 
     def _new_optimiser(self) -> torch.optim.SGD:
         """SGD with the learning rate as a tensor on a GPU, so that a captured step sees it change."""
@@ -153,8 +144,8 @@ class Pretrainer(Job):
         images = self.images[index]
         size = (images.shape[2], images.shape[3])
         first, second = (self.views.draw(len(index), size, self.device, random) for _ in range(2))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self.loss(images, first, second)  # type: ignore[call-arg]
+        with self.engine.autocast():
+            loss: Tensor = self.loss(self.objective, self.views, images, first, second, self.mean, self.std)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
@@ -246,8 +237,7 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
 def build_objective(encoder: str, body: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> Any:
     """The named objective with a new body and new heads, all depending on ``seed`` only."""
     network, width = build_body(body, shape, seed, max_pool)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(address(seed, "heads"))
+    with seeded(address(seed, "heads")):
         return ENCODERS[encoder](network, width)  # type: ignore[call-arg]
 
 
@@ -264,7 +254,7 @@ def pretrain(
     out: str | Path,
     *,
     resume: bool = False,
-    device: str = "auto",
+    device: str | Engine = "auto",
     checkpoint_seconds: float = 30.0,
     progress: Any = None,
     dataset: Dataset | None = None,
@@ -273,7 +263,7 @@ def pretrain(
     return carry_out(
         Path(out),
         config,
-        lambda: Pretrainer(config, dataset or data.load(config.data), choose_device(device)),
+        lambda: Pretrainer(config, dataset or data.load(config.data), device),
         _finish,
         resume=resume,
         checkpoint_seconds=checkpoint_seconds,
@@ -302,5 +292,6 @@ def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
         "config": vars(job.config),
         "config_hash": job.config_hash,
         "device": device_name(job.device),
+        "precision": job.engine.precision,
         "versions": versions(),
     }

@@ -19,7 +19,8 @@ import torch
 from complementary import checkpoint, transitions
 from complementary.config import Config, configure
 from complementary.data import Dataset
-from complementary.device import choose_device, device_name, versions
+from complementary.device import device_name, versions
+from complementary.engine import Engine
 from complementary.folder import carry_out, loop
 from complementary.problem import Problem, prepare
 from complementary.train import Trainer
@@ -33,7 +34,7 @@ def run(
     out: str | Path | None = None,
     *,
     resume: bool = False,
-    device: str = "auto",
+    device: str | Engine = "auto",
     checkpoint_seconds: float = 30.0,
     progress: Progress | None = None,
     dataset: Dataset | None = None,
@@ -59,19 +60,19 @@ def run(
     )
 
 
-def start(config: Config, device: str = "auto", dataset: Dataset | None = None) -> Trainer:
+def start(config: Config, device: str | Engine = "auto", dataset: Dataset | None = None) -> Trainer:
     """Prepare data and network; nothing is trained yet but what estimating a transition matrix takes."""
-    place = choose_device(device)
-    problem = prepare(config, dataset, device)
+    engine = Engine.of(device)
+    problem = prepare(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
-        problem = _with_estimate(config, problem, place)
-    return Trainer(config, problem, place)
+        problem = _with_estimate(config, problem, engine)
+    return Trainer(config, problem, engine)
 
 
-def _with_estimate(config: Config, problem: Problem, device: torch.device) -> Problem:
+def _with_estimate(config: Config, problem: Problem, engine: Engine) -> Problem:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
     first = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    trainer = Trainer(first, problem, device)
+    trainer = Trainer(first, problem, engine)
     loop(trainer)
     probabilities = trainer.logits(trainer.problem.inputs).softmax(1).cpu()
     matrix = transitions.estimate_transition(probabilities, problem.excluded)
@@ -123,6 +124,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "config": dataclasses.asdict(trainer.config),
         "config_hash": trainer.config.hash(),
         "device": device_name(trainer.device),
+        "precision": trainer.engine.precision,
         "versions": versions(),
     }
 

@@ -9,42 +9,60 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary import models, validate
-from complementary.augment import Augment, default_padding, normalise
+from complementary import models, policies, validate
+from complementary.augment import Augment, Moves, default_padding, normalise
 from complementary.config import Config
+from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.losses import LOSSES
+from complementary.mix import Draw, GroupMixup
 from complementary.problem import Problem, build_mixer
 
 
 class Trainer(Job):
     """A classifier in training."""
 
-    def __init__(self, config: Config, problem: Problem, device: torch.device) -> None:
+    def __init__(self, config: Config, problem: Problem, device: str | torch.device | Engine) -> None:
         t, network, classes = config.training, config.network, len(problem.classes)
-        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.inputs), device)
+        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.inputs), Engine.of(device))
         self.config = config
-        self.problem = problem = problem.to(device)
+        self.problem = problem = problem.to(self.device)
         shape = tuple(problem.inputs.shape[1:])
         images = len(shape) == 3
         self.model_name = network.model if network.model != "auto" else _suited(shape)
-        self.model = models.build(self.model_name, shape, classes, config.seed, network.max_pool).to(device)
+        self.model = models.build(self.model_name, shape, classes, config.seed, network.max_pool)
+        if images:  # the layout that convolutions are fastest in
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model.to(self.device)
         self.optimiser = torch.optim.Adam(
-            self.model.parameters(), t.lr, weight_decay=t.weight_decay, fused=True, capturable=device.type == "cuda"
+            self.model.parameters(),
+            t.lr,
+            weight_decay=t.weight_decay,
+            fused=True,
+            capturable=self.device.type == "cuda",
         )
         self.augment = self._augmentation(shape) if images else None
+        self.policy = self._policy(images)
         self.mixer = build_mixer(config, problem, self.load)
-        self.loss = LOSSES[t.loss]
-        self.loss_transition = problem.loss_transition.to(device, torch.float32)
+        self.take, self.forward = self.engine.compiled(take), self.engine.compiled(forward)
+        pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads, so it is not pure
+        self.mix = mix if pooled else self.engine.compiled(mix)
+        self.loss = self.engine.compiled(LOSSES[t.loss])
+        self.loss_transition = problem.loss_transition.to(self.device, torch.float32)
+        self.held_logits = self.engine.captured(self._held_logits)
+        self.test_logits = self.engine.captured(self._test_logits)
         self.selected: dict[str, Tensor] = {}
 
     # --- the hot path -----------------------------------------------------------------------------
 
     def load(self, index: Tensor, random: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Training examples at ``index`` int [B], augmented and normalised -> (x [B, ...], excluded float [B, K])."""
-        p = self.problem
-        raw = p.inputs[index] if self.augment is None else self.augment.gather(p.inputs, index, random)
+        p, count = self.problem, len(index)
+        moves = None if self.augment is None else self.augment.draw(count, self.device, random)
+        raw: Tensor = self.take(self.augment, p.inputs, index, moves)
+        if self.policy is not None:
+            raw = self.policy(raw, random)
         return normalise(raw, p.mean, p.std), p.excluded[index].float()
 
     def step(self, index: Tensor, random: torch.Generator) -> Tensor:
@@ -52,12 +70,14 @@ class Trainer(Job):
         self.model.train()
         x, excluded = self.load(index, random)
         if self.config.mixing.clean_pass:
-            with torch.no_grad():
-                self.model(x)
+            with torch.no_grad(), self.engine.autocast():
+                self.forward(self.model, x)
         if self.mixer is not None:
-            group = None if self.problem.group is None else self.problem.group[index]
-            x, excluded = self.mixer(x, excluded, group, index=index, generator=random)
-        loss = self._mean(self.loss(self.model(x), excluded, self.loss_transition), excluded)
+            draw = self.mixer.draw(len(index), self.device, random)
+            x, excluded = self.mix(self.mixer, x, excluded, self.problem.group, index, draw, random)
+        with self.engine.autocast():
+            logits = self.forward(self.model, x)
+        loss = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
@@ -94,17 +114,26 @@ class Trainer(Job):
         """Predictions without augmentation, in evaluation mode: inputs [N, ...] -> [N, K]."""
         self.model.eval()
         p = self.problem
-        return torch.cat([self.model(normalise(part, p.mean, p.std)) for part in inputs.split(batch)])
+        with self.engine.autocast():
+            parts = [self.model(normalise(part, p.mean, p.std)) for part in inputs.split(batch)]
+        return torch.cat(parts).float()
+
+    def _held_logits(self) -> Tensor:
+        return self.logits(self.problem.held_inputs)
+
+    def _test_logits(self) -> Tensor:
+        assert self.problem.test_inputs is not None
+        return self.logits(self.problem.test_inputs)
 
     def evaluate(self) -> dict[str, Any]:
         """Scores of this moment: truth-free ones on the held-out labels, accuracy on the test set."""
         p, scores = self.problem, dict[str, Any]()
         if len(p.held_inputs):
-            logits = self.logits(p.held_inputs)
+            logits = self.held_logits()
             for score in SCORES:
                 scores[score.__name__] = float(score(logits, p.held_excluded, p.transition))
         if p.test_inputs is not None and p.test_truth is not None:
-            predicted = self.logits(p.test_inputs).argmax(1)
+            predicted = self.test_logits().argmax(1)
             per_class = validate.class_accuracy(predicted, p.test_truth, len(p.classes))
             scores["accuracy"] = float((predicted == p.test_truth).double().mean())
             scores["per_class"] = [None if math.isnan(a) else a for a in per_class.tolist()]
@@ -122,12 +151,43 @@ class Trainer(Job):
         self.selected = {k: v.to(self.device) for k, v in named("selected", tensors).items()}
         load_optimiser(self.optimiser, tensors)
 
+    def _policy(self, images: bool) -> policies.Policy | None:
+        name = self.config.training.policy
+        if name != "none" and not images:
+            raise UserError(f"The policy {name} changes pictures, but the inputs are vectors; leave --policy out.")
+        return policies.build(name, self.problem.mean.tolist()) if images else None
+
     def _augmentation(self, shape: tuple[int, ...]) -> Augment:
         t = self.config.training
         padding = default_padding(shape[1]) if t.padding is None else t.padding
         if padding >= min(shape[1:]):
             raise UserError(f"The crop padding is {padding}, but the pictures are only {shape[1]} x {shape[2]} pixels.")
         return Augment(padding, self.problem.flip if t.flip is None else t.flip)
+
+
+def take(augment: Augment | None, inputs: Tensor, index: Tensor, moves: Moves | None) -> Tensor:
+    """Examples of ``inputs`` [N, ...] at ``index`` int [B], moved if they are pictures -> the same type [B, ...]."""
+    return inputs[index] if augment is None or moves is None else augment.take(inputs, index, moves)
+
+
+def mix(
+    mixer: GroupMixup,
+    x: Tensor,
+    excluded: Tensor,
+    group: Tensor | None,
+    index: Tensor,
+    draw: Draw,
+    random: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Mix a batch: x [B, ...], excluded [B, K], groups of all examples int [N] -> the mixed x and excluded."""
+    mixed, soft = mixer.apply(x, excluded, None if group is None else group[index], draw, index, random)
+    return (mixed.contiguous(memory_format=torch.channels_last) if mixed.ndim == 4 else mixed), soft
+
+
+def forward(model: nn.Module, x: Tensor) -> Tensor:
+    """Inputs [B, ...] -> logits [B, K]; a function of the network, so that all networks of a kind are compiled once."""
+    logits: Tensor = model(x)
+    return logits
 
 
 SCORES = (validate.scel, validate.ure, validate.estimated_accuracy, validate.estimated_accuracy_error)

@@ -5,11 +5,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tyro
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.job import Job
 from complementary.settings import AnySettings, read_toml
@@ -19,7 +20,7 @@ AnyOptions = TypeVar("AnyOptions")
 
 @dataclass(frozen=True)
 class Where:
-    """Where and how to run; none of this changes the outcome."""
+    """Where and how to run; none of this changes the outcome, but for rounding."""
 
     out: Path | None = None
     """Folder of the run; by default it is named after the main options, under runs/."""
@@ -29,12 +30,19 @@ class Where:
     """Go on with the run in the folder (after a kill, too); its configuration is taken from there."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1 …"""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """bf16: networks compute in bfloat16, sums and weights stay float32; auto: bf16 on a GPU, fp32 on a CPU."""
+    compile: bool = True
+    """Fuse the kernels of the network (GPU only; takes about half a minute at the start)."""
+    deterministic: bool = False
+    """The same bits in every run, on a GPU too (slower); on a CPU that is always so."""
     checkpoint_seconds: float = 30.0
     """How often the state is saved, so that a killed run can be resumed."""
 
     def how(self) -> dict[str, Any]:
         """What `runner.run` and `pretrain.pretrain` want to know of it."""
-        return {"resume": self.resume, "device": self.device, "checkpoint_seconds": self.checkpoint_seconds}
+        engine = Engine.choose(self.device, self.precision, self.compile, self.deterministic)
+        return {"resume": self.resume, "device": engine, "checkpoint_seconds": self.checkpoint_seconds}
 
 
 def check_resume(where: Where, out: Path) -> None:

@@ -1,0 +1,114 @@
+"""Triton kernels of ResNet's max-pool (3 x 3, stride 2, padding 1), as operators of torch. GPU only; see `pool`.
+
+An output remembers in one byte which of its nine inputs won. The backward pass works on 2 x 2 blocks of inputs,
+which share the same four windows, so every gradient is gathered: no atomics, the same bits every time.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def forward(x, y, winner, height, width, channels, total, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x [B, H, W, C] -> y [B, H / 2, W / 2, C] and, for each, which of its nine inputs won (uint8)."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    c = place % channels
+    j = (place // channels) % (width // 2)
+    rest = place // channels // (width // 2)
+    i = rest % (height // 2)
+    b = rest // (height // 2)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    which = tl.zeros([BLOCK], tl.int32)
+    for k in tl.static_range(9):
+        h, w = 2 * i - 1 + k // 3, 2 * j - 1 + k % 3
+        there = inside & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+        value = tl.load(x + ((b * height + h) * width + w) * channels + c, there, float("-inf")).to(tl.float32)
+        better = there & ((value > best) | (value != value))  # NaN wins, as in torch
+        best, which = tl.where(better, value, best), tl.where(better, k, which)
+    tl.store(y + place, best, inside)
+    tl.store(winner + place, which.to(tl.uint8), inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def backward(grad, winner, out, height, width, channels, total, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gradient of y and the winners -> gradient of x; each lane owns a 2 x 2 block of x."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < total
+    c = place % channels
+    j = (place // channels) % (width // 2)
+    rest = place // channels // (width // 2)
+    i = rest % (height // 2)
+    b = rest // (height // 2)
+    right, down = inside & (j + 1 < width // 2), inside & (i + 1 < height // 2)
+    line = width // 2 * channels
+    g00, k00 = tl.load(grad + place, inside, 0.0), tl.load(winner + place, inside, 9)
+    g01, k01 = tl.load(grad + place + channels, right, 0.0), tl.load(winner + place + channels, right, 9)
+    g10, k10 = tl.load(grad + place + line, down, 0.0), tl.load(winner + place + line, down, 9)
+    corner = place + line + channels
+    g11, k11 = tl.load(grad + corner, right & down, 0.0), tl.load(winner + corner, right & down, 9)
+    zero = tl.zeros([BLOCK], tl.float32)
+    a00, a01, a10, a11 = g00.to(tl.float32), g01.to(tl.float32), g10.to(tl.float32), g11.to(tl.float32)
+    top = out + ((b * height + 2 * i) * width + 2 * j) * channels + c
+    low = top + width * channels
+    tl.store(top, tl.where(k00 == 4, a00, zero), inside)
+    tl.store(top + channels, tl.where(k00 == 5, a00, zero) + tl.where(k01 == 3, a01, zero), inside)
+    tl.store(low, tl.where(k00 == 7, a00, zero) + tl.where(k10 == 1, a10, zero), inside)
+    both = tl.where(k00 == 8, a00, zero) + tl.where(k01 == 6, a01, zero)
+    both += tl.where(k10 == 2, a10, zero) + tl.where(k11 == 0, a11, zero)
+    tl.store(low + channels, both, inside)
+
+
+@torch.library.custom_op("complementary::max_pool", mutates_args=())
+def pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, C, H, W] -> pooled [B, C, H / 2, W / 2] and the winners, uint8, same shape."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    y, winner = pool_shapes(x)
+    grid = (triton.cdiv(y.numel(), BLOCK),)
+    forward[grid](x, y, winner, x.shape[2], x.shape[3], x.shape[1], y.numel(), BLOCK)
+    return y, winner
+
+
+@pool.register_fake
+def pool_shapes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What `pool` returns, without content."""
+    size = (x.shape[0], x.shape[1], x.shape[2] // 2, x.shape[3] // 2)
+    y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return y, torch.empty(size, dtype=torch.uint8, device=x.device, memory_format=torch.channels_last)
+
+
+@torch.library.custom_op("complementary::max_pool_backward", mutates_args=())
+def unpool(grad: Tensor, winner: Tensor) -> Tensor:
+    """Gradient of the pooled [B, C, H / 2, W / 2] and the winners -> gradient of the input [B, C, H, W]."""
+    grad = grad.contiguous(memory_format=torch.channels_last)
+    out: Tensor = unpool_shape(grad, winner)
+    grid = (triton.cdiv(grad.numel(), BLOCK),)
+    backward[grid](grad, winner, out, out.shape[2], out.shape[3], out.shape[1], grad.numel(), BLOCK)
+    return out
+
+
+@unpool.register_fake
+def unpool_shape(grad: Tensor, winner: Tensor) -> Tensor:
+    """What `unpool` returns, without content."""
+    size = (grad.shape[0], grad.shape[1], 2 * grad.shape[2], 2 * grad.shape[3])
+    return torch.empty(size, dtype=grad.dtype, device=grad.device, memory_format=torch.channels_last)
+
+
+def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    """What the backward pass needs: the winners."""
+    ctx.save_for_backward(output[1])
+
+
+def back(ctx: Any, grad: Tensor, _: Any) -> Tensor:
+    """The gradient of the input."""
+    result: Tensor = torch.ops.complementary.max_pool_backward(grad, *ctx.saved_tensors)
+    return result
+
+
+pool.register_autograd(back, setup_context=keep)
