@@ -3,6 +3,9 @@
 import functools
 import os
 import pickle
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +18,7 @@ import complementary.embed
 from complementary import checkpoint, models
 from complementary.config import configure
 from complementary.data import Dataset, Split, load
-from complementary.embed import Source, embed, find_body, pretrained, read_embeddings
+from complementary.embed import Source, embed, embed_test, find_body, pretrained, read_embeddings
 from complementary.encoders import ENCODERS
 from complementary.encoders.body import features
 from complementary.errors import UserError
@@ -437,3 +440,60 @@ def test_a_subset_smaller_than_a_usual_batch_is_pretrained_in_one_of_its_own_siz
     assert z.shape == (326, 32)
     assert is_unit(z)
     assert "batch = 326\n" in (stages(cache)[0] / "config.toml").read_text()
+
+
+def test_the_second_process_waits_for_the_pretraining_of_the_first(cache, tmp_path, in_child, capsys):
+    begun = tmp_path / "begun"
+
+    def slow(job):
+        begun.touch()
+        time.sleep(0.2)
+
+    def refuse(job):
+        raise AssertionError("it was trained again")
+
+    child = in_child(lambda: pretrained(from_("simsiam"), DIGITS, slow))
+    while not begun.exists():
+        time.sleep(0.01)
+    folder = pretrained(from_("simsiam"), DIGITS, refuse)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (folder / "encoder.safetensors").exists()
+    assert (
+        capsys.readouterr().err
+        == "another process is pretraining simsiam on the same images right now; waiting for it\n"
+    )
+
+
+def test_a_pretraining_that_is_killed_goes_on_in_the_process_that_waited(cache, tmp_path, in_child, monkeypatch):
+    monkeypatch.setattr(complementary.embed, "pretrain", functools.partial(pretrain, checkpoint_seconds=0))
+    begun, steps = tmp_path / "begun", []
+
+    def stuck(job):
+        if job.epoch == 1:
+            begun.touch()
+            time.sleep(600)
+
+    child = in_child(lambda: pretrained(from_("simsiam"), DIGITS, stuck))
+    while not begun.exists():
+        time.sleep(0.01)
+    threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
+    pretrained(from_("simsiam"), DIGITS, lambda job: steps.append((job.epoch, job.step_in_epoch)))
+    os.waitpid(child, 0)
+    assert steps == [(1, 1), (2, 0)]
+
+
+# --- the test set -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoder", ["pixels", "random"])
+def test_the_test_set_is_embedded_like_the_training_set(encoder):
+    swapped = replace(DIGITS, train=DIGITS.test, test=DIGITS.train)
+    z = embed_test(from_(encoder), DIGITS)
+    assert is_unit(z)
+    torch.testing.assert_close(z, embed(from_(encoder), swapped, torch.arange(len(DIGITS.test))))
+
+
+def test_there_may_be_no_test_vectors(tmp_path):
+    np.save(tmp_path / "z.npy", np.ones((1437, 2)))
+    assert embed_test(from_(f"embeddings:{tmp_path / 'z.npy'}"), DIGITS) is None
+    assert embed_test(from_("pixels"), COLOUR) is None

@@ -13,7 +13,15 @@ from complementary.cluster_scores import Estimate, estimated_same_class, purity,
 from complementary.config import Config
 from complementary.diagnose import noise_ratio
 from complementary.mix import ICM, MICM, Mixup
-from complementary.problem import cluster_points
+
+ORACLE = {  # the oracle figures of a clustering, as people read them
+    "same_class": "same-class partners",
+    "purity": "purity",
+    "noise_mixup": "noisy mixes of Mixup",
+    "noise_icm": "of ICM",
+    "noise_micm": "of MICM",
+}
+PAIRS = 100_000  # so many mixes are counted at least, for a standard error below a tenth of a percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +44,8 @@ class Figures:
             ),
             ("same-class partners, estimated without true labels", as_percent(self.estimated)),
         ]
-        return lines + [(f"{name} (oracle)", f"{100 * value:.2f} %") for name, value in (self.oracle or {}).items()]
+        oracle = self.oracle or {}
+        return lines + [(f"{ORACLE[key]} (oracle)", f"{100 * value:.2f} %") for key, value in oracle.items()]
 
 
 def as_percent(estimate: Estimate) -> str:
@@ -54,11 +63,18 @@ def measure(
     size = size[size > 0]
     oracle = None
     if truth is not None:
-        oracle = {"same-class partners": same_class(assignment, truth), "purity": purity(assignment, truth)}
-        for name, mixer in (("noisy mixes of Mixup", Mixup()), ("of ICM", ICM()), ("of MICM", MICM())):
-            oracle[name] = noise_ratio(mixer, truth, excluded, assignment, min(batch, len(truth)), passes=3)
+        oracle = {"same_class": same_class(assignment, truth), "purity": purity(assignment, truth)}
+        for name, mixer in (("mixup", Mixup()), ("icm", ICM()), ("micm", MICM())):
+            oracle[f"noise_{name}"] = noise_ratio(
+                mixer, truth, excluded, assignment, min(batch, len(truth)), passes=passes(len(truth))
+            )
     estimate = estimated_same_class(assignment, excluded, _known(generating, excluded))
     return Figures(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
+
+
+def passes(count: int) -> int:
+    """How often ``count`` examples are gone through to count noisy mixes."""
+    return max(3, math.ceil(PAIRS / count))
 
 
 def _known(generating: Tensor | None, excluded: Tensor) -> Tensor:
@@ -76,19 +92,14 @@ class Choice(NamedTuple):
 
 
 def recommendation(
-    config: Config,
-    points: Tensor,
-    excluded: Tensor,
-    generating: Tensor | None,
-    truth: Tensor | None,
-    counts: tuple[int, ...],
+    found: dict[int, Tensor], points: Tensor, excluded: Tensor, generating: Tensor | None, truth: Tensor | None
 ) -> Choice:
-    """Cluster ``points`` [N, D] with each number of ``counts`` and choose by the truth-free estimate.
+    """Choose a number of clusters by the truth-free estimate.
 
-    excluded [N, K] and generating matrix as in `measure`; truth int [N] or None adds oracle figures.
+    found: the assignment int [N] for each number; points [N, D]: what was clustered; excluded [N, K] and generating
+    matrix as in `measure`; truth int [N] or None adds oracle figures.
     """
     transition = _known(generating, excluded)
-    found = {k: cluster_points(config, points, k) for k in counts}
     estimates = {k: estimated_same_class(a, excluded, transition) for k, a in found.items()}
     oracle = None if truth is None else {k: same_class(a, truth) for k, a in found.items()}
     return Choice(recommend(estimates), estimates, oracle, {k: silhouette(points, a) for k, a in found.items()})

@@ -29,6 +29,7 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     of the labels, more only where labels leave next to no doubt. NaN where nobody has a partner, and where the
     transition is singular (10 classes, a tenth of the labels wrong): such labels tell nothing.
     """
+    assignment, excluded, transition = assignment.cpu(), excluded.cpu(), transition.cpu()
     nothing = Estimate(float("nan"), float("nan"))
     if int(torch.linalg.matrix_rank(transition.double(), rtol=1e-6)) < len(transition):
         return nothing
@@ -60,6 +61,7 @@ def purity(assignment: Tensor, truth: Tensor) -> float:
 
 def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
     """How many examples of each class are in each cluster: int [clusters, K]."""
+    assignment, truth = assignment.cpu(), truth.cpu()
     classes = int(truth.max()) + 1
     flat = torch.bincount(assignment * classes + truth, minlength=(int(assignment.max()) + 1) * classes)
     return flat.view(-1, classes)

@@ -22,10 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from complementary import checkpoint
+from complementary import checkpoint, stages
 from complementary.assignments import digest
 from complementary.data import Dataset
-from complementary.data.cache import cache_root
 from complementary.data.screen import to_stderr
 from complementary.device import choose_device
 from complementary.encoders import ENCODERS
@@ -53,14 +52,51 @@ class Source:
 def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
     """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
     kind, _, path = source.encoder.partition(":")
-    if kind == "pixels" and not path:
-        return F.normalize(dataset.train.inputs[chosen].flatten(1).float())
     if kind == "embeddings" and path:
         return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
+    return _encode(source, dataset, dataset.train.inputs[chosen], progress)
+
+
+def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
+    """The same of the test examples, float32 [T, D]; None without any, or where vectors come from a file."""
+    if dataset.test is None or source.encoder.startswith("embeddings:"):
+        return None
+    return _encode(source, dataset, dataset.test.inputs, None)
+
+
+def _encode(source: Source, dataset: Dataset, inputs: Tensor, progress: Any) -> Tensor:
+    """inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
+    if source.encoder == "pixels":
+        return F.normalize(inputs.flatten(1).float())
     device = choose_device(source.device)
     body = find_body(source, dataset, progress).to(device)
     mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-    return features(body, dataset.train.inputs[chosen], mean, std).cpu()
+    return features(body, inputs, mean, std).cpu()
+
+
+def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any] | None:
+    """All that decides the vectors of `embed`, JSON-able; None where there is no such encoder.
+
+    Files count by their content, not by their name; so do the examples at ``chosen`` int [M].
+    """
+    try:
+        encoder = _content(source, dataset, chosen)
+    except (OSError, UserError):
+        return None  # `embed` will say what is wrong
+    inputs = digest(dataset.train.inputs[chosen])
+    return {"encoder": encoder, "inputs": inputs, "mean": list(dataset.mean), "std": list(dataset.std)}
+
+
+def _content(source: Source, dataset: Dataset, chosen: Tensor) -> str:
+    """A text that is another whenever the encoder is."""
+    kind, _, path = source.encoder.partition(":")
+    if source.encoder in ("pixels", "random"):
+        return f"{kind} {source.seed if kind == 'random' else ''}"
+    if kind == "embeddings" and path:
+        return f"{kind} {digest(read_embeddings(path, len(dataset.train))[chosen])}"
+    if kind in ("run", "file") and path:
+        return f"{kind} {stages.file_digest(Path(path) / 'encoder.safetensors' if kind == 'run' else Path(path))}"
+    return stage_folder(_wanted(source, dataset), dataset).name
 
 
 def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network:
@@ -83,6 +119,10 @@ def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network
 
 def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
     """The folder of this encoder among the cached stages; made or resumed if it is not finished."""
+    return stage(_wanted(source, dataset), dataset, source.device, progress)
+
+
+def _wanted(source: Source, dataset: Dataset) -> PretrainConfig:
     wanted = PretrainConfig(
         data=dataset.name,
         long_tail=source.long_tail,
@@ -92,13 +132,27 @@ def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
         epochs=source.pretrain_epochs,
         seed=source.seed,
     )
-    images = dataset.train.inputs[chosen_images(wanted, dataset)]
-    config = replace(wanted, batch=min(wanted.batch, len(images)))
+    return replace(wanted, batch=min(wanted.batch, len(chosen_images(wanted, dataset))))
+
+
+def stage_folder(config: PretrainConfig, dataset: Dataset) -> Path:
+    """Where the encoder of ``config`` is kept."""
+    images = dataset.train.inputs[chosen_images(config, dataset)]
     # a name is not enough: two files of the user's may share one
-    folder = cache_root(None) / "stages" / f"pretrain-{config.hash()[:16]}-{digest(images)[:16]}"
-    if not (folder / "result.json").exists():
-        to_stderr(f"pretraining {config.encoder} on {len(images):,} images, {config.epochs} epochs, in {folder}")
-    pretrain(config, folder, resume=True, device=source.device, progress=progress, dataset=dataset)
+    return stages.place(f"pretrain-{config.hash()[:16]}-{digest(images)[:16]}")
+
+
+def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Any = None) -> Path:
+    """The cached folder of this encoder; made, resumed or waited for if it is not finished."""
+    folder = stage_folder(config, dataset)
+    result = folder / "result.json"
+    if result.exists():
+        return folder
+    with stages.alone(folder.name, f"pretraining {config.encoder} on the same images"):
+        if not result.exists():
+            count = len(chosen_images(config, dataset))
+            to_stderr(f"pretraining {config.encoder} on {count:,} images, {config.epochs} epochs, in {folder}")
+        pretrain(config, folder, resume=True, device=device, progress=progress, dataset=dataset)
     return folder
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from complementary import checkpoint, models
 from complementary.augment import normalise
+from complementary.data import arrays
+from complementary.data.files import read_bytes
 from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
 from complementary.errors import UserError
-from complementary.estimator import as_inputs
 from complementary.views import luminance
 
 
@@ -66,7 +67,8 @@ def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tupl
     """
     if len(shape) != 3 or shape[1] != shape[2]:
         raise UserError(
-            f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy file."
+            f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy, .npz or .csv "
+            "file."
         )
     paths = find_pictures(path) if path.is_dir() else [path]
     pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
@@ -77,12 +79,31 @@ def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tupl
     return paths, images.contiguous(), failures
 
 
-def read_inputs(path: str | Path) -> Tensor:
-    """Read a .npy file of images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]."""
-    try:
-        array = np.load(path, allow_pickle=False)
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read ({problem.strerror or problem}).") from None
-    except ValueError:
-        raise UserError(f"{path} is not a .npy file of plain numbers; save it with numpy.save.") from None
-    return as_inputs(array)
+def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
+    """A .npy, .npz or .csv file -> (names of the examples, where it gives any; inputs as `Predictor` wants them).
+
+    Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. In an .npz they are called inputs, images
+    or X (the names of docs/data.md), or are the only array. A .csv has one vector a line; a first column called
+    file, id, name ... names it.
+    """
+    if path.suffix.lower() not in arrays.SUFFIXES:
+        raise UserError(f"{path} is no picture, no folder and no .npy, .npz or .csv file; give one of these.")
+    table = _only_array(path) or arrays.read_table(path)
+    inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
+        raise UserError(f"{path}: example {row} holds NaN or infinity; clean or drop such rows first.")
+    numbered = [str(i) for i in range(len(inputs))]
+    return (None if table.keys == numbered else table.keys), inputs
+
+
+def _only_array(path: Path) -> arrays.Table | None:
+    """What an .npz holds if that is a single array, whatever its name."""
+    if path.suffix.lower() != ".npz":
+        return None
+    held = arrays.open_npz(read_bytes(path), str(path))
+    if len(held) != 1:
+        return None
+    ((name, array),) = held.items()
+    inputs = arrays.as_inputs(array, f"{path}: {name}")
+    return arrays.Table(path, {"train/inputs": inputs}, [str(i) for i in range(len(inputs))])

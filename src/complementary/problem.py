@@ -12,15 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from complementary import assignments, data, diagnose, imbalance, labels, mix, partners, transitions
+from complementary import assignments, data, diagnose, imbalance, labels, mix, partners, stages, transitions
 from complementary.cluster import kmeans
 from complementary.config import Config
 from complementary.data import Dataset
-from complementary.embed import Source, embed
+from complementary.data.screen import to_stderr
+from complementary.embed import Source, embed, identity
 from complementary.errors import UserError
 from complementary.mix import GroupMixup
 from complementary.partners import Pool
 from complementary.rng import address, generator
+
+LONG = 5000  # from so many examples on, clustering takes seconds: it is announced, and kept for the next run
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
 def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, Tensor]:
     """Choose the examples and their labels -> (index int [M], generating matrix [K, K] or None, excluded [M, K])."""
     source, classes, train = config.source, len(dataset.classes), dataset.train
+    if train.truth is None and train.excluded is None:
+        raise UserError(
+            f"The set {dataset.name} holds no labels at all, which is enough for cll pretrain only; give complementary "
+            "ones (not_y in an .npz, or cll data import --labels)."
+        )
     spec, ratio = resolve(config, dataset)
     seed = None if source.draws == "paper" else config.seed
     chosen = imbalance.subset(train.truth, classes, len(train), ratio, source.head, dataset.head, seed)
@@ -154,17 +162,34 @@ def _group(config: Config, dataset: Dataset, chosen: Tensor, device: str) -> Ten
     return clusters_of(config, dataset, chosen, device)
 
 
-def clusters_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
-    """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file or by k-means."""
-    grouping = config.grouping
+def clusters_of(
+    config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto", points: Tensor | None = None
+) -> Tensor:
+    """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file, the cache or k-means.
+
+    ``points`` [M, D]: what `points_of` gives, if it is known already.
+    """
+    grouping, inputs = config.grouping, dataset.train.inputs[chosen]
     if grouping.assignments is not None:
-        return assignments.read(Path(grouping.assignments), dataset.train.inputs[chosen])[0]
+        return assignments.read(Path(grouping.assignments), inputs)[0]
     if grouping.clusters == 0:
         raise UserError(
             f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
             "--mix mixup."
         )
-    return cluster_points(config, points_of(config, dataset, chosen, device), grouping.clusters)
+
+    def make() -> Tensor:
+        found = points_of(config, dataset, chosen, device) if points is None else points
+        if len(chosen) >= LONG:
+            what = "images" if inputs.ndim == 4 else "vectors"
+            to_stderr(f"clustering {len(chosen):,} {what} into {grouping.clusters} clusters")
+        return cluster_points(config, found, grouping.clusters)
+
+    known = identity(source_of(config, dataset, device), dataset, chosen) if len(chosen) >= LONG else None
+    if known is None:
+        return make()
+    k_means = {"kmeans": 1, "clusters": grouping.clusters, "restarts": grouping.restarts, "seed": config.seed}
+    return stages.clusters(inputs, grouping.clusters, known | k_means, make)
 
 
 def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
@@ -174,10 +199,14 @@ def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
 
 def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
     """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
+    return embed(source_of(config, dataset, device), dataset, chosen)
+
+
+def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
+    """What the encoder needs to know of this configuration."""
     grouping, source = config.grouping, config.source
     _, tail = resolve(config, dataset)
-    needs = Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs, device)
-    return embed(needs, dataset, chosen)
+    return Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs, device)
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:

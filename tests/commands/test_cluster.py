@@ -1,3 +1,4 @@
+import json
 import re
 from importlib import import_module
 
@@ -8,8 +9,10 @@ import torch
 from complementary import assignments
 from complementary.config import configure
 from complementary.data import load
+from complementary.embed import Source, embed_test
+from complementary.encoder_report import encoder_report
 from complementary.pretrain import PretrainConfig, pretrain
-from complementary.problem import clusters_of, supervise
+from complementary.problem import clusters_of, points_of, supervise
 
 FAST = ("--clusters", 20, "--restarts", 1)
 DIGITS = load("digits")
@@ -123,11 +126,11 @@ def test_nothing_is_overwritten_and_nothing_computed_first(cll, tmp_path, monkey
 
     monkeypatch.setattr(import_module("complementary.commands.cluster"), "supervise", refuse)
     (tmp_path / "old").write_text("precious")
-    for options in (("--out", "old"), ("--report", "old"), ("--out", "new", "--report", "old")):
+    for options in (("--out", "old"), ("--report", "old"), ("--out", "new", "--report", "old"), ("--json", "old")):
         status, _, error = cll("cluster", *FAST, *options)
         assert status == 2
         assert error.strip() == "cll cluster: old exists already; choose another name."
-    for option in ("--out", "--report"):
+    for option in ("--out", "--report", "--json"):
         status, _, error = cll("cluster", *FAST, option, "nowhere/new")
         assert status == 2
         assert error.strip() == "cll cluster: There is no folder nowhere for new; make it first."
@@ -188,6 +191,7 @@ def test_labels_that_tell_nothing_are_not_scored(cll):
         (["--assignments", "nowhere"], "There is no checkpoint nowhere"),
         (["--clusters", "5000"], "5000 clusters were asked for, but there are 1437 points"),
         (["--clusters", "0"], "there are none; pass --clusters 50"),
+        (["--probe", "--try-clusters", "0"], "The option try-clusters is 0, but it must be at least 1"),
         (["--batch", "0"], "The option batch is 0, but it must be at least 2"),
         (["--data", "v.npz", "--encoder", "simsiam"], "The set v holds vectors; encoders learn from images"),
         (["--data", "v.npz", "--labels", "uniform"], "has no true labels, which drawing labels needs"),
@@ -201,3 +205,75 @@ def test_bad_input_is_one_sentence_and_status_2(cll, tmp_path, options, said):
     assert said in " ".join(error.replace("│", " ").split())
     assert "Traceback" not in error
     assert not (tmp_path / "c").exists()
+
+
+# --- the encoder ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoder", ["pixels", "random"])
+def test_the_probe_gives_every_figure_of_the_encoder(cll, tmp_path, encoder):
+    command = ("cluster", *FAST, "--encoder", encoder, "--long-tail", 3, "--seed", 2, "--batch", 128)
+    probing = ("--labels", "biased:3", "--probe", "--try-clusters", 5, 20, "--json", "e.json")
+    status, out, _ = cll(*command, *probing)
+    assert status == 0
+    config = configure(clusters=20, restarts=1, encoder=encoder, long_tail=3.0, seed=2, labels="biased:3")
+    chosen, generating, excluded = supervise(config, DIGITS)
+    wanted, _ = encoder_report(
+        points_of(config, DIGITS, chosen),
+        DIGITS.train.truth[chosen],
+        embed_test(Source(encoder, seed=2), DIGITS),
+        DIGITS.test.truth,
+        excluded,
+        (5, 20),
+        batch=128,
+        seed=2,
+        restarts=1,
+        transition=generating,
+    )
+    found = json.loads((tmp_path / "e.json").read_text())
+    made_by = found.pop("made_by")
+    assert found == wanted
+    assert (made_by["encoder"], made_by["long_tail"], made_by["seed"], made_by["batch"]) == (encoder, 3, 2, 128)
+    shown = figures(out.partition("The encoder")[2])
+    assert number(shown["kNN accuracy, k = 200 (oracle)"]) == round(100 * wanted["oracle_knn"], 2)
+    noise = [f"{100 * c['oracle_noise_icm_as_coded']:.2f} %" for c in wanted["clusterings"]]
+    assert shown["ICM as coded (oracle)"].split("  ")[0] == noise[0]
+    assert shown["ICM as coded (oracle)"].endswith(noise[1])
+
+
+def test_figures_asked_for_as_json_are_probed_for(cll, tmp_path):
+    status, out, _ = cll("cluster", *FAST, "--try-clusters", 5, 2000, "--json", "e.json")
+    assert status == 0
+    assert "kNN accuracy" in out
+    assert [c["clusters"] for c in json.loads((tmp_path / "e.json").read_text())["clusterings"]] == [5]
+
+
+def test_a_stored_assignment_is_judged_without_an_encoder(cll, tmp_path):
+    home = torch.arange(1437) % 40
+    assignments.write(tmp_path / "a", home, 40, DIGITS.train.inputs, {})
+    status, out, _ = cll("cluster", "--assignments", "a", "--json", "e.json")
+    assert status == 0
+    assert "kNN" not in out
+    (only,) = json.loads((tmp_path / "e.json").read_text())["clusterings"]
+    assert only["clusters"] == 40
+    assert only["oracle_noise_icm_as_coded"] < only["oracle_noise_icm"] == pytest.approx(0.19, abs=0.03)
+
+
+def test_vectors_without_truth_are_probed_without_an_oracle(cll, tmp_path):
+    vectors(tmp_path / "v.npz")
+    status, out, _ = cll("cluster", "--data", "v.npz", "--clusters", 3, "--probe", "--try-clusters", 3)
+    assert status == 0
+    assert "oracle" not in out.lower()
+    assert "same-class partners, estimated" in out
+
+
+def test_clusters_that_are_kept_need_no_encoder(cll, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_module("complementary.problem"), "LONG", 1)
+    first = cll("cluster", *FAST)
+    assert first[2] == "clustering 1,437 images into 20 clusters\n"
+
+    def refuse(*_):
+        raise AssertionError("it was embedded again")
+
+    monkeypatch.setattr(import_module("complementary.problem"), "embed", refuse)
+    assert cll("cluster", *FAST) == (0, first[1], "")

@@ -82,4 +82,26 @@ def test_a_run_on_vectors_does_not_take_pictures(cll, tmp_path):
     (tmp_path / "p").mkdir()
     status, _, error = cll("predict", tmp_path / "x", tmp_path / "p")
     assert status == 2
-    assert "not on square pictures; give a .npy file" in error
+    assert "not on square pictures; give a .npy, .npz or .csv file" in error
+
+
+def test_npz_and_csv_give_the_predictions_of_the_npy(cll, trained, tmp_path):
+    images = load("digits").test.inputs[:9, 0].numpy()
+    np.save(tmp_path / "x.npy", images)
+    np.savez(tmp_path / "x.npz", images=images, names=[f"n{i}" for i in range(9)])
+    plain = table(cll("predict", trained, tmp_path / "x.npy")[1])
+    named = table(cll("predict", trained, tmp_path / "x.npz")[1])
+    assert plain[0] == ["class", "probability"]
+    assert named == [["name", *plain[0]], *([f"n{i}", *row] for i, row in enumerate(plain[1:]))]
+
+
+def test_a_run_on_vectors_takes_a_csv(cll, tmp_path):
+    points = np.random.default_rng(0).normal(size=(60, 4))
+    np.savez(tmp_path / "v.npz", inputs=points, excluded=np.eye(3)[np.arange(60) % 3])
+    options = ("--mix", "none", "--batch", 16, "--epochs", 1, "--out", tmp_path / "x")
+    assert cll("train", "--data", tmp_path / "v.npz", *options)[0] == 0
+    np.savetxt(tmp_path / "v.csv", points, delimiter=",")
+    np.save(tmp_path / "v.npy", points)
+    by_csv, by_npy = (cll("predict", tmp_path / "x", tmp_path / f"v.{kind}")[1] for kind in ("csv", "npy"))
+    assert len(table(by_csv)) == 61
+    assert by_csv == by_npy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from complementary import models
+from complementary import checkpoint, models
 from complementary.encoders import ENCODERS
 from complementary.pretrain import PretrainConfig
 from complementary.settings import options_of, read_toml
@@ -179,3 +179,37 @@ def test_fewer_than_eight_colour_images_can_be_shown(cll, tmp_path):
     np.savez(tmp_path / "few.npz", images=images, not_y=[0, 1, 2])
     assert cll("pretrain", "--data", tmp_path / "few.npz", "--show-views", tmp_path / "x.png")[0] == 0
     assert picture(tmp_path / "x.png").std() > 10
+
+
+# --- without any label --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unlabelled(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (300, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "bare.npz", images=images)
+    return tmp_path / "bare.npz"
+
+
+def test_images_without_labels_can_be_pretrained_on(cll, tmp_path, unlabelled):
+    status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--probe-every", 1, "--out", tmp_path / "bare")
+    assert status == 0, error
+    with np.load(unlabelled) as held:
+        np.savez(tmp_path / "full.npz", images=held["images"], not_y=np.arange(300) % 3)
+    assert cll("pretrain", *FAST, "--data", tmp_path / "full.npz", "--out", tmp_path / "full")[0] == 0
+    bare, full = (checkpoint.read(tmp_path / name / "encoder.safetensors")[0] for name in ("bare", "full"))
+    assert all((bare[key] == full[key]).all() for key in full), "labels play no part"
+    assert cll("pretrain", "--data", unlabelled, "--show-views", tmp_path / "v.png")[0] == 0
+
+
+@pytest.mark.parametrize("command", [("train", "--mix", "none"), ("cluster",), ("train", "--labels", "given")])
+def test_what_needs_labels_says_so(cll, tmp_path, unlabelled, command):
+    status, _, error = cll(*command, "--data", unlabelled, "--out", tmp_path / "x")
+    assert status == 2
+    assert "The set bare holds no labels at all, which is enough for cll pretrain only" in " ".join(error.split())
+
+
+def test_a_long_tail_of_unlabelled_images_is_refused(cll, tmp_path, unlabelled):
+    status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--long-tail", 5, "--out", tmp_path / "x")
+    assert status == 2
+    assert "A long tail needs true labels" in error

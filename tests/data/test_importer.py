@@ -255,10 +255,19 @@ def test_an_npz_with_its_own_labels(tmp_path, root, said):
     assert imported.mean == loaded.mean
 
 
+def test_an_npz_without_labels_is_not_imported_but_loaded_for_an_encoder(tmp_path, root, said, vectors):
+    np.savez(tmp_path / "own.npz", inputs=vectors)
+    with pytest.raises(UserError, match="holds no labels of its own; name a CSV with --labels"):
+        run_import(Import(tmp_path / "own.npz", "mine"), root, said.append)
+    assert arrays_on_disk(root) == []
+    loaded = load(str(tmp_path / "own.npz"))
+    assert len(loaded.train) == 6
+    assert (loaded.train.truth, loaded.train.excluded, loaded.classes) == (None, None, ())
+
+
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        ({}, "holds no labels of its own"),
         ({"excluded": np.ones((6, 3))}, "excludes every class"),
         ({"excluded": np.ones(6)}, r"excluded is float64 \[6\]; wanted 0/1 \[N, K\]"),
         ({"excluded": np.full((6, 3), 0.5)}, r"wanted 0/1 \[N, K\]"),

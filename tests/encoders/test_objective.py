@@ -54,7 +54,7 @@ def test_a_last_norm_has_no_scale_and_makes_the_bias_before_it_needless():
 @pytest.mark.parametrize(
     ("name", "projector", "predictor", "last_norm"),
     [
-        ("simsiam", [(2048, 128), (2048, 2048)], [(512, 2048), (2048, 512)], (True, False)),
+        ("simsiam", [(512, 128), (512, 512)], [(128, 512), (512, 128)], (True, False)),
         ("byol", [(2048, 128), (256, 2048)], [(2048, 256), (256, 2048)], (False, False)),
         ("mocov3", [(2048, 128), (256, 2048)], [(2048, 256), (256, 2048)], (True, True)),
     ],

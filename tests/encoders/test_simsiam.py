@@ -80,3 +80,10 @@ def test_the_recipe_is_that_of_the_paper():
     assert SimSiam.constant == "predictor"
     assert SimSiam.base_lr == 0.03
     assert SimSiam.momentum is None
+
+
+def test_on_a_resnet_the_heads_are_those_of_the_paper():
+    body, features = build_body("resnet18", (3, 16, 16), 0, True)
+    built = SimSiam(body, features)
+    widths = [m.out_features for part in (built.projector, built.predictor) for m in part if isinstance(m, nn.Linear)]
+    assert widths == [2048, 2048, 512, 2048]

@@ -1,17 +1,24 @@
-"""``cll cluster``: cluster a dataset, store the assignment, judge it."""
+"""``cll cluster``: cluster a dataset, store the assignment, judge it and the encoder."""
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from complementary import assignments, data
 from complementary.checkpoint import write_bytes
-from complementary.cluster_report import Choice, Figures, measure, page, recommendation
-from complementary.config import ClusterConfig, Config, DataConfig
+from complementary.cluster_report import Choice, measure, page, recommendation
+from complementary.config import ClusterConfig, Config, DataConfig, configure
+from complementary.data import Dataset, Split
+from complementary.device import versions
+from complementary.embed import embed_test
+from complementary.encoder_report import judge, probe, rows
 from complementary.errors import UserError
-from complementary.problem import cluster_points, clusters_of, points_of, supervise
+from complementary.problem import clusters_of, points_of, source_of, supervise
 from complementary.settings import require
 
 
@@ -33,10 +40,49 @@ class Cluster:
     report: Path | None = None
     """Write an HTML page with sizes, scores and rows of example images."""
     try_clusters: tuple[int, ...] = (10, 20, 30, 50, 70, 90)
-    """Numbers of clusters that the report compares, to recommend one."""
+    """Numbers of clusters that --report and --probe compare; the report recommends one."""
+    probe: bool = False
+    """Judge the encoder too: accuracy of kNN and of a linear layer on its features (oracle), and all figures for
+    each of --try-clusters."""
+    json: Path | None = None
+    """Write what --probe finds to this file."""
 
     def __post_init__(self) -> None:
         require(self.batch >= 2, "batch", self.batch, "at least 2")
+        for count in self.try_clusters:
+            require(count >= 1, "try-clusters", count, "at least 1")
+
+    def config(self) -> Config:
+        """The configuration of a training with these clusters."""
+        return Config(source=self.source, grouping=self.grouping, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is clustered: the examples at ``chosen`` int [M], their labels ``excluded`` [M, K] and how those arose."""
+
+    config: Config
+    dataset: Dataset
+    chosen: Tensor
+    generating: Tensor | None
+    excluded: Tensor
+    split: Split
+
+    def points(self) -> Tensor | None:
+        """Unit vectors [M, D]; None where clusters come from a file."""
+        return None if self.config.grouping.assignments else points_of(self.config, self.dataset, self.chosen)
+
+    def compared(self, counts: tuple[int, ...], points: Tensor | None) -> dict[int, Tensor]:
+        """The assignment int [M] for each sensible number of clusters; the one that there is, if it is a file's."""
+        if points is None:
+            assignment = clusters_of(self.config, self.dataset, self.chosen)
+            return {int(assignment.max()) + 1: assignment}
+        sensible = [k for k in counts if 1 < k <= len(self.chosen) // 2]
+        return {k: self.clusters(k, points) for k in sensible}
+
+    def clusters(self, count: int, points: Tensor | None) -> Tensor:
+        """The assignment int [M] to ``count`` clusters."""
+        return clusters_of(configure(self.config, clusters=count), self.dataset, self.chosen, points=points)
 
 
 def main(arguments: list[str]) -> None:
@@ -44,37 +90,54 @@ def main(arguments: list[str]) -> None:
     import tyro
 
     options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
-    for path in (options.out, options.report):
+    _check(options.out, options.report, options.json)
+    work, probing = start(options.config()), options.probe or options.json is not None
+    comparing = probing or options.report is not None
+    points = work.points() if comparing else None  # embedded once, for all numbers of clusters
+    assignment = work.clusters(options.grouping.clusters, points)
+    figures = measure(assignment, work.excluded, work.generating, work.split.truth, options.batch)
+    _print([list(row) for row in figures.rows()])
+    if options.out is not None:
+        _store(options.out, work, assignment)
+    found = work.compared(options.try_clusters, points) if comparing else {}
+    if options.report is not None:
+        choice = None
+        if points is not None and found:
+            choice = recommendation(found, points, work.excluded, work.generating, work.split.truth)
+        _report(options.report, page(work.config, work.split.inputs, assignment, figures, choice), choice)
+    if probing:
+        _probe(options, work, points, found)
+
+
+def _check(*paths: Path | None) -> None:
+    """Raise, before any work is done, if one of the files could not be written."""
+    for path in paths:
         if path is not None and path.exists():
             raise UserError(f"{path} exists already; choose another name.")
         if path is not None and not path.parent.is_dir():
             raise UserError(f"There is no folder {path.parent} for {path.name}; make it first.")
-    config = Config(source=options.source, grouping=options.grouping, seed=options.seed)
+
+
+def start(config: Config) -> Work:
+    """Load the examples of ``config`` and draw their labels."""
     dataset = data.load(config.source.data)
     chosen, generating, excluded = supervise(config, dataset)
-    split = dataset.train.take(chosen)
-    clusters = 0 if config.grouping.assignments is not None else config.grouping.clusters
-    points = points_of(config, dataset, chosen) if clusters else None  # embedded once, for all numbers of clusters
-    assignment = clusters_of(config, dataset, chosen) if points is None else cluster_points(config, points, clusters)
-    figures = measure(assignment, excluded, generating, split.truth, options.batch)
-    _print(figures)
-    if options.out is not None:
-        made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
-        assignments.write(options.out, assignment, clusters or int(assignment.max()) + 1, split.inputs, made_by)
-        Console().print(f"Assignment of {len(assignment):,} examples: {options.out}", soft_wrap=True)
-    if options.report is not None:
-        counts = tuple(k for k in options.try_clusters if 1 < k <= len(chosen) // 2)
-        choice = None
-        if points is not None and counts:
-            choice = recommendation(config, points, excluded, generating, split.truth, counts)
-        _report(options.report, page(config, split.inputs, assignment, figures, choice), choice)
+    return Work(config, dataset, chosen, generating, excluded, dataset.train.take(chosen))
 
 
-def _print(figures: Figures) -> None:
+def _print(rows: list[list[str]]) -> None:
     table = Table(show_header=False, box=None)
-    for name, value in figures.rows():
-        table.add_row(name, value)
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
+
+
+def _store(path: Path, work: Work, assignment: Tensor) -> None:
+    config, given = work.config, work.config.grouping.assignments is not None
+    made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
+    count = int(assignment.max()) + 1 if given else config.grouping.clusters
+    assignments.write(path, assignment, count, work.split.inputs, made_by)
+    Console().print(f"Assignment of {len(assignment):,} examples: {path}", soft_wrap=True)
 
 
 def _report(path: Path, markup: str, choice: Choice | None) -> None:
@@ -84,3 +147,23 @@ def _report(path: Path, markup: str, choice: Choice | None) -> None:
     if choice is not None:
         said = choice.clusters or "too uncertain to tell; the paper uses 50"
         Console().print(f"Recommended number of clusters (without true labels): {said}")
+
+
+# --- the encoder --------------------------------------------------------------------------------------
+
+
+def _probe(options: Cluster, work: Work, points: Tensor | None, found: dict[int, Tensor]) -> None:
+    """Judge the encoder and each clustering, print it all, and write it if asked to."""
+    figures: dict[str, Any] = {}
+    if points is not None:
+        test = work.dataset.test
+        vectors = embed_test(source_of(work.config, work.dataset), work.dataset)
+        figures = probe(points, work.split.truth, vectors, None if test is None else test.truth)
+    figures["clusterings"] = judge(found, work.excluded, work.split.truth, work.generating, options.batch)
+    Console().print("\nThe encoder (as coded: an example may be its own partner, as in the paper's published code)")
+    _print(rows(figures))
+    if options.json is not None:
+        made_by = asdict(work.config.source) | asdict(work.config.grouping)
+        made_by |= {"seed": options.seed, "batch": options.batch, "versions": versions()}
+        write_bytes(options.json, (json.dumps(figures | {"made_by": made_by}, indent=1) + "\n").encode())
+        Console().print(f"Figures: {options.json}", soft_wrap=True)

@@ -11,7 +11,7 @@ import tyro
 from torch import Tensor
 
 from complementary.errors import UserError
-from complementary.predict import Predictor, are_pictures, load, read_inputs, read_pictures
+from complementary.predict import Predictor, are_pictures, load, read_examples, read_pictures
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Predict:
     folder: tyro.conf.Positional[Path]
     """The folder of a finished run."""
     inputs: tyro.conf.Positional[Path]
-    """A picture or a folder of pictures; or a .npy file: images uint8 [N, H, W] or [N, H, W, C], or vectors
-    [N, D]."""
+    """A picture or a folder of pictures; a .npy or .npz file of images uint8 [N, H, W] or [N, H, W, C], or of vectors
+    [N, D]; or a .csv of numbers, one example a line."""
     out: Path | None = None
     """Where to write; by default to the screen."""
     weights: Literal["auto", "selected", "last"] = "auto"
@@ -52,12 +52,16 @@ def main(arguments: list[str]) -> None:
 
 
 def rows(model: Predictor, inputs: Path, fit: str = "crop") -> list[list[str]]:
-    """The table: class and probability of each example, after its file name if it is a picture.
+    """The table: class and probability of each example, after its name if it has one.
 
     A picture that cannot be read keeps its row, with nothing in it, and is named on standard error.
     """
     if not are_pictures(inputs):
-        return [["class", "probability"], *_predicted(model, read_inputs(inputs))]
+        given, examples = read_examples(inputs)
+        found = _predicted(model, examples)
+        if given is None:
+            return [["class", "probability"], *found]
+        return [["name", "class", "probability"], *([name, *row] for name, row in zip(given, found, strict=True))]
     paths, images, failures = read_pictures(inputs, model.shape, fit)
     found = _predicted(model, images)
     for index, why in failures.items():

@@ -255,9 +255,13 @@ def own_test(table: Table) -> tuple[NDArray[np.generic], NDArray[np.int64]] | No
 
 
 def npz_dataset(path: Path) -> Dataset:
-    """An ``.npz`` of the user's as a set named after the file, in memory, without importing it first."""
+    """An ``.npz`` of the user's as a set named after the file, in memory, without importing it first.
+
+    It may hold no labels at all, and then has no classes: enough to pretrain an encoder.
+    """
     table = read_table(path)
-    own, test = own_labels(table), own_test(table)
+    labelled = any(key in table.arrays for key in ("train/truth", "train/excluded", "labels"))
+    own, test = own_labels(table) if labelled else Own((), None, None), own_test(table) if labelled else None
     inputs = np.ascontiguousarray(table.arrays["train/inputs"])
     truth, excluded = (None if a is None else torch.from_numpy(a) for a in (own.truth, own.excluded))
     held = None

@@ -11,14 +11,15 @@ from complementary.models import Network
 class SimSiam(Objective):
     """Negative cosine similarity between the prediction of one view and the projection of the other.
 
-    Heads as in the paper for CIFAR: projector D-2048-2048, predictor 2048-512-2048 with a constant
-    learning rate. The loss lies between -1 (views agree) and 1.
+    Heads as in the paper for CIFAR, in proportion to the body's D features: projector D-4D-4D, predictor 4D-D-4D
+    (2048 and 512 on ResNet-18) with a constant learning rate. The loss lies between -1 (views agree) and 1.
     """
 
     constant: ClassVar[str | None] = "predictor"
 
-    def __init__(self, body: Network, features: int, width: int = 2048, bottleneck: int = 512) -> None:
+    def __init__(self, body: Network, features: int, width: int | None = None, bottleneck: int | None = None) -> None:
         super().__init__(body)
+        width, bottleneck = width or 4 * features, bottleneck or features
         self.projector = head(features, width, width, last_norm=True)
         self.predictor = head(width, bottleneck, width, last_norm=False)
 

@@ -1,0 +1,98 @@
+"""What is kept between runs: pretrained encoders and clusters, in the cache under ``stages/``, named by content.
+
+A stage that is there is not made again. Where two processes want the same one, the second waits for the first.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from complementary import assignments
+from complementary.data.cache import cache_root
+from complementary.data.drafts import Unwritable, lock
+from complementary.data.screen import to_stderr
+from complementary.errors import UserError
+
+
+def place(name: str) -> Path:
+    """Where the stage ``name`` lies, or will."""
+    return cache_root(None) / "stages" / name
+
+
+def named(kind: str, decides: dict[str, Any]) -> str:
+    """A name for what ``decides`` (JSON-able) determines: the kind and a hash, such as ``clusters-1f0c…``."""
+    return f"{kind}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]}"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def alone(name: str, doing: str) -> Iterator[None]:
+    """Hold the right to make the stage ``name``; while another process has it, say what that one is ``doing`` and wait.
+
+    The right ends with the process, also when it is killed. Where the system has no file locks, nobody waits.
+    """
+    with contextlib.ExitStack() as stack:
+        if _has_locks():
+            waiting = f"another process is {doing} right now; waiting for it"
+            stack.enter_context(lock(cache_root(None), name, lambda _: to_stderr(waiting)))
+        yield
+
+
+def _has_locks() -> bool:
+    try:
+        import fcntl  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def clusters(inputs: Tensor, count: int, decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
+    """The assignment int64 [M] of ``inputs`` [M, ...] to ``count`` clusters: from the cache, or made and kept.
+
+    ``decides``: all that ``make`` depends on, JSON-able. A damaged file is made again; a cache that cannot be
+    written only costs the keeping. Each of the two is one line on standard error.
+    """
+    name = named("clusters", decides)
+    path = place(f"{name}.safetensors")
+    found = _stored(path, inputs, lambda _: None)
+    if found is not None:
+        return found
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone(name, "clustering the same examples"))
+        except Unwritable as problem:
+            to_stderr(f"the clusters will not be kept: {problem}")
+            return make()
+        found = _stored(path, inputs, to_stderr)  # the process that we waited for has made it
+        if found is None:
+            found = make()
+            _store(path, found, count, inputs, decides)
+        return found
+
+
+def _stored(path: Path, inputs: Tensor, say: Callable[[str], None]) -> Tensor | None:
+    if not path.exists():
+        return None
+    try:
+        return assignments.read(path, inputs)[0]
+    except UserError:
+        say(f"the clusters kept in {path} are damaged; clustering again")
+        return None
+
+
+def _store(path: Path, assignment: Tensor, count: int, inputs: Tensor, decides: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assignments.write(path, assignment, count, inputs, decides)
+    except (OSError, UserError) as problem:
+        to_stderr(f"the clusters are not kept: {problem}")
