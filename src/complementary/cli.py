@@ -14,8 +14,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("complementary.commands.train", "main", "train a classifier from complementary labels"),
     "pretrain": ("complementary.commands.pretrain", "main", "pretrain an encoder on images alone"),
     "cluster": ("complementary.commands.cluster", "main", "cluster a dataset and judge the clusters"),
+    "sweep": ("complementary.commands.sweep", "main", "run a grid of configurations, on this machine or on Ray"),
+    "report": ("complementary.commands.report", "main", "tables from the results of many runs"),
     "data": ("complementary.data.commands", "main", "list, get, show and import datasets"),
     "predict": ("complementary.commands.predict", "main", "apply a trained run to images or vectors"),
+    "bench": ("complementary.commands.bench", "main", "measure the speed of this machine"),
 }
 
 USAGE = "usage: cll COMMAND [options]\n\nLearn classifiers from labels that say what a thing is not.\n\ncommands:\n"

@@ -1,0 +1,109 @@
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from complementary.config import configure
+from complementary.runner import run
+from complementary.sweep import claimed
+from complementary.sweep_folder import SweepFolder
+
+KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
+GRID = """
+data = "digits"
+clusters = 20
+restarts = 1
+mix = "none"
+epochs = {epochs}
+batch = 256
+seeds = {seeds}
+[grid]
+lr = {lr}
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    def write(epochs=2, seeds="[0]", lr="[1e-3]"):
+        path = tmp_path / "grid.toml"
+        path.write_text(GRID.format(epochs=epochs, seeds=seeds, lr=lr))
+        return path
+
+    return write
+
+
+def stopped(command, out, epochs, how):
+    """Start a sweep, and stop it once its only cell is so far -> exit status and standard error."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not any(path.read_bytes().count(b"\n") >= epochs for path in out.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, error = process.communicate(timeout=20)
+    return process.returncode, error
+
+
+def test_a_sweep_that_is_stopped_goes_on_to_the_same_bytes(cll, tmp_path, grid):
+    """As a user does it: Ctrl-C in the middle of a cell, one line, status 130; then the same command again."""
+    out = tmp_path / "out"
+    command = ["sweep", grid(epochs=80), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
+    for epochs, how in ((3, signal.SIGINT), (20, signal.SIGTERM)):
+        status, error = stopped([sys.executable, "-m", "complementary", *command], out, epochs, how)
+        assert status == 130
+        assert error == "cll sweep: stopped with 0 of 1 cells done; the same command goes on from here.\n"
+    status, said, error = cll(*command)
+    assert (status, error) == (0, "")
+    assert f"1 of 1 cells are done, 0 failed: {out}" in said
+    (folder,) = (out / "runs").iterdir()
+    log = (out / "logs" / f"{folder.name}.log").read_text()
+    assert (log.count("process"), log.count("epoch 1/80 ")) == (3, 1)  # it went on, and did not begin again
+    run(configure(data="digits", clusters=20, restarts=1, epochs=80, batch=256, mix="none"), tmp_path / "alone")
+    for name in KEPT:
+        assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_failures_end_in_status_1_and_status_says_why(cll, tmp_path, grid):
+    out = tmp_path / "out"
+    status, said, error = cll("sweep", grid(lr="[1e30, 1e-3]", seeds="2"), "--out", out, "--workers", 1)
+    assert (status, error) == (1, "")
+    assert re.search(r"\[1/4\] lr=1e\+30 seed=0 failed: The loss turned NaN", said)
+    assert "[4/4] lr=0.001 seed=1 done" in said
+    assert f"2 of 4 cells are done, 2 failed: {out}" in said
+    status, said, _ = cll("sweep", "status", out)
+    assert status == 0
+    assert said.startswith("4 cells: 2 done, 0 running, 2 failed, 0 waiting (no sweep is running)\n")
+    assert said.count("failed: lr=1e+30 seed=1: The loss turned NaN or infinite at epoch") == 1
+    assert "time left" not in said
+
+
+def test_two_sweeps_in_one_folder_are_refused(cll, tmp_path, grid):
+    with claimed(SweepFolder(tmp_path / "out")):
+        status, _, error = cll("sweep", grid(), "--out", tmp_path / "out")
+    assert status == 2
+    assert error.startswith(f"cll sweep: Another sweep is running in {tmp_path / 'out'}; see it with 'cll sweep status")
+    assert not list((tmp_path / "out" / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["/nowhere.toml"], "The grid /nowhere.toml cannot be read"),
+        (["{grid}", "--workers", "0"], "The option workers is 0"),
+        (["{grid}", "--gpus-per-run", "0"], "The option gpus-per-run is 0"),
+        (["{grid}", "--retries", "-1"], "The option retries is -1"),
+        (["{grid}", "--pack", "0"], "The option pack is 0"),
+        (["{grid}", "--device", "abacus"], "The device 'abacus' cannot be used"),
+        (["{grid}", "--out", "{grid}/x"], "cannot be made"),
+        (["status", "/nowhere"], "There is no sweep in /nowhere"),
+        (["{bad}"], "'epoks' in [grid] is not an option"),
+    ],
+)
+def test_bad_input_is_one_sentence(cll, tmp_path, grid, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("[grid]\nepoks = [1]")
+    status, _, error = cll("sweep", *(o.format(grid=grid(), bad=tmp_path / "bad.toml") for o in options))
+    assert status == 2
+    assert said in error
+    assert error.count("\n") == 1

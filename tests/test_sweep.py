@@ -1,0 +1,298 @@
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from complementary import locks
+from complementary.config import configure
+from complementary.errors import UserError
+from complementary.executors import Ended
+from complementary.executors.local import LocalExecutor
+from complementary.grid import Cell
+from complementary.runner import run
+from complementary.status import read_status
+from complementary.store import Index
+from complementary.sweep import Sweep, claimed
+from complementary.sweep_folder import SweepFolder
+from complementary.work import How
+
+KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
+
+
+class Here:
+    """Does the work in this process, the last of up to ``room`` tasks first; Ctrl-C after ``until`` tasks."""
+
+    workers = 1
+
+    def __init__(self, until=None, room=1):
+        self.done, self.until, self.room, self.queue = [], until, room, []
+
+    @property
+    def free(self):
+        return len(self.queue) < self.room
+
+    def submit(self, task):
+        self.queue.append(task)
+
+    def wait(self, seconds):
+        if len(self.done) == self.until:
+            raise KeyboardInterrupt
+        task = self.queue.pop()
+        self.done.append(task.key)
+        return [Ended(task.key, task.work("cpu"))]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = SweepFolder(tmp_path / "sweep")
+    folder.make()
+    return folder
+
+
+def cells(base, **options):
+    """One cell per value of the single option."""
+    ((name, values),) = options.items()
+    return [Cell(configure(base, **{name: value}), f"{name}={value}") for value in values]
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in KEPT}
+
+
+def test_every_cell_is_run_once_and_is_the_run_that_cll_train_makes(folder, quick, tmp_path):
+    executor, grid = Here(), cells(quick, seed=[0, 1])
+    assert Sweep(grid, folder, executor).run() == {cell.key: "" for cell in grid}
+    assert executor.done == [cell.key for cell in grid]
+    run(grid[1].config, tmp_path / "alone")
+    assert contents(folder.run(grid[1].key)) == contents(tmp_path / "alone")
+    assert "epoch 2/2 loss" in folder.log(grid[0].key).read_text()
+    with Index([folder.root]) as index:
+        assert sorted(row["config_hash"][:16] for row in index.select()) == sorted(cell.key for cell in grid)
+
+
+def test_what_is_done_is_skipped_and_more_seeds_are_added(folder, quick):
+    Sweep(cells(quick, seed=[0]), folder, Here()).run()
+    told, executor, grid = [], Here(), cells(quick, seed=[0, 1])
+    Sweep(grid, folder, executor, tell=lambda *what: told.append(what[:2])).run()
+    assert executor.done == [grid[1].key]
+    assert told == [("found", "seed=0"), ("starts", "seed=1"), ("done", "seed=1")]
+
+
+def test_a_failing_cell_does_not_stop_the_others_and_is_tried_again(folder, quick):
+    grid = cells(quick, lr=[1e30, 1e-3])
+    outcome = Sweep(grid, folder, Here()).run()
+    assert "NaN or infinite" in outcome[grid[0].key]
+    assert outcome[grid[1].key] == ""
+    assert "NaN or infinite" in folder.log(grid[0].key).read_text()
+    again = Here()
+    Sweep(grid, folder, again).run()
+    assert again.done == [grid[0].key]
+
+
+def test_an_error_of_our_own_is_named_with_the_log_that_has_all_of_it(folder, quick, monkeypatch):
+    monkeypatch.setattr("complementary.work.run", lambda *_, **__: 1 / 0)
+    ((_, why),) = Sweep(cells(quick, seed=[0]), folder, Here()).run().items()
+    assert why.startswith("ZeroDivisionError: division by zero (the whole story is in ")
+    assert "Traceback" in next((folder.root / "logs").iterdir()).read_text()
+
+
+def test_a_shared_stage_runs_once_before_its_cells(folder, quick, monkeypatch):
+    made = []
+    monkeypatch.setattr("complementary.work.clusters_of", lambda config, *_: made.append(config.seed))
+    executor, grid = Here(room=9), [*cells(quick, loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
+    assert set(Sweep(grid, folder, executor).run().values()) == {""}
+    assert made == [0]
+    free, stage, *rest = executor.done
+    assert free == grid[2].key  # it needs no clusters, and waits for none
+    assert stage.startswith("clusters-")
+    assert sorted(rest) == sorted(cell.key for cell in grid[:2])
+
+
+def test_a_failed_stage_fails_its_cells_with_its_sentence_and_no_others(folder, quick, monkeypatch):
+    grid = [*cells(configure(quick, encoder="oracle"), loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
+    outcome = Sweep(grid, folder, Here()).run()
+    *failed, plain = [outcome[cell.key] for cell in grid]
+    assert plain == ""
+    for why in failed:
+        assert why.startswith("What it shares with other cells could not be made: The encoder 'oracle' is not known")
+
+
+def test_a_failed_encoder_fails_the_clusters_and_cells_behind_it(folder, quick):
+    base = configure(quick, encoder="simsiam", data="nowhere.npz")
+    grid = [*cells(base, loss=["s-nl", "dm"]), *cells(base, clusters=[5])]
+    executor = Here()
+    outcome = Sweep(grid, folder, executor).run()
+    assert len(executor.done) == 1
+    assert all("nowhere.npz" in why for why in outcome.values())
+
+
+def test_a_sweep_that_was_stopped_goes_on(folder, quick):
+    grid = cells(quick, seed=[0, 1, 2])
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(grid, folder, Here(until=2)).run()
+    rest = Here()
+    assert set(Sweep(grid, folder, rest).run().values()) == {""}
+    assert rest.done == [grid[2].key]
+
+
+def test_two_sweeps_do_not_share_a_folder(folder):
+    with claimed(folder), pytest.raises(UserError, match="Another sweep is running in"), claimed(folder):
+        pass
+    with claimed(folder):
+        pass
+
+
+def test_a_damaged_result_is_a_failure_of_its_cell(folder, quick):
+    grid = cells(quick, seed=[0])
+    Sweep(grid, folder, Here()).run()
+    folder.result(grid[0].key).write_text("{")
+    assert "is damaged: it is not whole JSON" in Sweep(grid, folder, Here()).run()[grid[0].key]
+
+
+def test_a_result_of_an_earlier_version_counts(folder, quick):
+    """Its hash was another, since there were fewer options then; the configuration is the same."""
+    grid = cells(quick, seed=[0])
+    Sweep(grid, folder, Here()).run()
+    content = json.loads(folder.result(grid[0].key).read_text()) | {"config_hash": "of then"}
+    del content["config"]["mixing"]["clean_pass"]
+    folder.result(grid[0].key).write_text(json.dumps(content))
+    folder.run(grid[0].key).rename(folder.run("of-then"))
+    executor = Here()
+    assert Sweep(grid, folder, executor).run() == {grid[0].key: ""}
+    assert executor.done == []
+    assert read_status(folder.root).count("done") == 1
+
+
+def test_a_run_that_a_dying_process_still_holds_is_waited_for(folder, quick, monkeypatch, in_child):
+    (cell,) = cells(quick, seed=[0])
+    lock = folder.run(cell.key) / ".lock"
+    lock.parent.mkdir()
+
+    def hold_a_while():
+        with locks.hold(lock, 0):
+            (folder.root / "held").write_text("")
+            time.sleep(0.5)
+
+    in_child(hold_a_while)
+    while not (folder.root / "held").exists():
+        time.sleep(0.01)
+    monkeypatch.setattr("complementary.work.LOCK_PATIENCE", 0.0)
+    assert "Another process is training in" in Sweep([cell], folder, Here()).run()[cell.key]
+    monkeypatch.setattr("complementary.work.LOCK_PATIENCE", 30.0)
+    assert Sweep([cell], folder, Here()).run() == {cell.key: ""}
+
+
+def test_several_cells_can_share_a_worker(folder, quick, tmp_path):
+    executor, grid = Here(), cells(configure(quick, mix="none"), lr=[1e-3, 1e30, 1e-4])
+    outcome = Sweep(grid, folder, executor, pack=3).run()
+    assert executor.done == [grid[0].key]
+    assert [bool(outcome[cell.key]) for cell in grid] == [False, True, False]
+    run(grid[2].config, tmp_path / "alone")
+    assert contents(folder.run(grid[2].key)) == contents(tmp_path / "alone")
+
+
+class Assassin(LocalExecutor):
+    """Kills the worker of a cell once, in the middle of it, with -9."""
+
+    def __init__(self, folder, cell, epochs):
+        super().__init__(["cpu"], retries=1)
+        self.folder, self.cell, self.epochs, self.victim = folder, cell, epochs, None
+
+    def wait(self, seconds):
+        metrics = self.folder.run(self.cell.key) / "metrics.jsonl"
+        if self.victim is None and metrics.exists() and metrics.read_bytes().count(b"\n") >= self.epochs:
+            self.victim = self.folder.note(self.cell.key)["process"]
+            os.kill(self.victim, signal.SIGKILL)
+        return super().wait(0.01)
+
+
+def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(folder, quick, tmp_path):
+    grid = cells(configure(quick, mix="none", epochs=60), seed=[0, 1])
+    executor = Assassin(folder, grid[0], epochs=3)
+    try:
+        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02)).run()
+    finally:
+        executor.close()
+    assert set(outcome.values()) == {""}
+    log = folder.log(grid[0].key).read_text()
+    assert f"process {executor.victim}," in log
+    assert log.count("process") == 2
+    assert log.count("epoch 1/60 ") == 1  # it went on, and did not begin again
+    assert log.count("finished") == 1
+    run(grid[0].config, tmp_path / "alone")
+    assert contents(folder.run(grid[0].key)) == contents(tmp_path / "alone")
+
+
+# --- status -------------------------------------------------------------------------------------------
+
+
+def test_status_counts_and_estimates(folder, quick):
+    grid = [*cells(configure(quick, epochs=4), seed=[0]), *cells(quick, lr=[1e30]), *cells(quick, seed=[3, 4])]
+    looks = []
+
+    def tell(happening, name, *_):
+        if happening == "starts":
+            looks.append(read_status(folder.root))
+
+    with claimed(folder):
+        Sweep(grid, folder, Here(), tell=tell).run()
+    first, last = looks[0], looks[-1]
+    assert first.seconds_left() is None
+    states = ("done", "running", "failed", "waiting")
+    assert [first.count(state) for state in states] == [0, 0, 0, 4]
+    assert [last.count(state) for state in states] == [2, 0, 1, 1]
+    assert last.alive
+    assert "NaN" in next(cell.why for cell in last.cells if cell.state == "failed")
+    done = [cell for cell in last.cells if cell.state == "done"]
+    pace = sum(cell.seconds / cell.epochs for cell in done) / 2
+    assert last.seconds_left() == pytest.approx(2 * pace)
+    after = read_status(folder.root)
+    assert not after.alive
+    assert after.seconds_left() == 0
+
+
+def test_a_cell_runs_only_while_its_sweep_does(folder, quick, monkeypatch):
+    seen = []
+    real = run
+
+    def look(config, place, **how):
+        seen.append(read_status(folder.root))
+        return real(config, place, **how)
+
+    monkeypatch.setattr("complementary.work.run", look)
+    grid = cells(quick, seed=[0])
+    with claimed(folder):
+        Sweep(grid, folder, Here()).run()
+    assert seen[0].count("running") == 1
+    folder.result(grid[0].key).unlink()  # as after a kill: begun, not finished, and nobody at work
+    assert read_status(folder.root).count("waiting") == 1
+
+
+def test_status_of_a_folder_without_a_sweep(tmp_path):
+    with pytest.raises(UserError, match="There is no sweep in"):
+        read_status(tmp_path)
+    for content in ("{", "{}", "[]"):
+        (tmp_path / "sweep.json").write_text(content)
+        with pytest.raises(UserError, match=r"sweep.json cannot be read"):
+            read_status(tmp_path)
+
+
+def test_likes_are_judged_by_their_likes(folder, quick):
+    """A cell of another mixer takes another time per epoch."""
+    grid = [*cells(quick, mix=["none", "icm"]), *cells(configure(quick, seed=1), mix=["none", "icm"])]
+    Sweep(grid, folder, Here()).run()
+    for cell, seconds in zip(grid, (10.0, 30.0), strict=False):
+        folder.write_note(cell.key, seconds=seconds)
+    for cell in grid[2:]:
+        folder.result(cell.key).unlink()
+        (folder.run(cell.key) / "metrics.jsonl").write_text("")
+    assert read_status(folder.root).seconds_left() == pytest.approx(40.0)
+    plan = folder.plan()
+    folder.write_plan(plan | {"workers": 2})
+    assert read_status(folder.root).seconds_left() == pytest.approx(30.0)  # the longest alone takes that
+    assert json.loads((folder.root / "sweep.json").read_text())["workers"] == 2
