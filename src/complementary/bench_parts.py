@@ -1,0 +1,100 @@
+"""The parts around training: k-means, label generation, and what mixing costs as everything grows."""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from complementary import labels, transitions
+from complementary.bench_setting import CLASSES, SHAPE, Row, Setting, by_events, in_turn, random_batch, times_as_fast
+from complementary.bench_training import replayed
+from complementary.cluster import kmeans as our_kmeans
+from complementary.mix import ICM
+from complementary.rng import generator
+from complementary.train import mix
+
+
+def kmeans(setting: Setting) -> list[Row]:
+    """k-means of random vectors in blobs; beside it scikit-learn's, if it is installed, with as many iterations."""
+    count, width, clusters, iterations = setting.scale.points
+    points = _blobs(count, width, clusters)
+    there = points.to(setting.device)
+    inertia: dict[str, float] = {}
+
+    def ours() -> None:
+        inertia["ours"] = our_kmeans(there, clusters, restarts=1, iterations=iterations).inertia
+
+    variants: dict[str, Callable[[], Any]] = {"ours": ours}
+    if importlib.util.find_spec("sklearn") is not None:
+        variants["scikit-learn (CPU)"] = _sklearn(points, clusters, iterations, inertia)
+    setting.say(f"k-means: {count} x {width}, K = {clusters}, {iterations} iterations: {', '.join(variants)}")
+    timings = in_turn(variants, setting.scale.kmeans_rounds, 1, setting.device)
+    rows = []
+    for name, timing in timings.items():
+        row = {"by": name, "points": count, "width": width, "clusters": clusters, "iterations": iterations}
+        row |= {"inertia": inertia[name], "times_as_fast": times_as_fast(timings["ours"], timing)}
+        rows.append(row | timing.row())
+    return rows
+
+
+def _blobs(count: int, width: int, clusters: int) -> Tensor:
+    """Overlapping blobs, four to a cluster, so that no algorithm is done after two iterations: float32 [N, D]."""
+    source = generator(0, "bench points")
+    centres = 0.3 * torch.randn(4 * clusters, width, generator=source)
+    return centres[torch.arange(count) % len(centres)] + torch.randn(count, width, generator=source)
+
+
+def _sklearn(points: Tensor, clusters: int, iterations: int, inertia: dict[str, float]) -> Callable[[], None]:
+    from sklearn.cluster import KMeans
+
+    def fit() -> None:
+        found = KMeans(clusters, n_init=1, max_iter=iterations, random_state=0).fit(points.numpy())
+        inertia["scikit-learn (CPU)"] = float(found.inertia_)
+
+    return fit
+
+
+def label_generation(setting: Setting) -> list[Row]:
+    """Drawing one uniform complementary label for each example (always on the CPU)."""
+    count = setting.scale.labels
+    setting.say(f"labels: {count} uniform ones")
+    truth = torch.randint(CLASSES, (count,), generator=generator(0, "bench truth"))
+    transition = transitions.uniform(CLASSES)
+    draw: dict[str, Callable[[], Any]] = {"labels": lambda: labels.draw(truth, transition)}
+    timing = in_turn(draw, 5, 1, torch.device("cpu"))["labels"]
+    return [{"labels": count, "classes": CLASSES, "labels_per_second": count / timing.median} | timing.row()]
+
+
+def scan(setting: Setting) -> list[Row]:
+    """The mixing of ICM alone (on a GPU captured, not compiled) while one of batch, clusters, classes, N grows."""
+    scale = setting.scale
+    usual = {"batch": scale.networks[0].batch, "clusters": scale.clusters, "classes": CLASSES, "examples": scale.images}
+    grown = {"batch": scale.batches, "clusters": scale.many_clusters, "classes": scale.many_classes}
+    rows = []
+    for name, values in (grown | {"examples": scale.many_examples}).items():
+        setting.say(f"mixing alone, {name}: {', '.join(map(str, values))}")
+        calls = {str(value): _mixing(setting, **usual | {name: value}) for value in values}
+        timings = in_turn(calls, scale.stage_rounds, 10 * scale.stage_calls, setting.device, by_events)
+        first = timings[str(values[0])].median
+        for value, timing in zip(values, timings.values(), strict=True):
+            row = {"grows": name, "value": value, "times_first": timing.median / first}
+            rows.append(row | usual | {name: value} | timing.row())
+    return rows
+
+
+def _mixing(setting: Setting, batch: int, clusters: int, classes: int, examples: int) -> Callable[[], Any]:
+    """A call that looks up a batch's labels and clusters among ``examples`` and mixes it."""
+    source, device = generator(0, "bench scan"), setting.device
+    examples = max(examples, batch)
+    excluded = labels.one_hot(torch.randint(classes, (examples,), generator=source), classes).to(device)
+    group = torch.randint(clusters, (examples,), generator=source).to(device)
+    x = torch.randn(batch, *SHAPE, generator=source).to(device, memory_format=torch.channels_last)
+    mixer = ICM()
+
+    def part(index: Tensor, random: torch.Generator) -> Tensor:
+        draw = mixer.draw(batch, device, random)
+        return mix(mixer, x, excluded[index].float(), group, index, draw, random)[0]
+
+    return replayed(setting, part, random_batch(examples, batch, device))

@@ -1,0 +1,295 @@
+"""What a benchmark is made on, and how it measures: synthetic data, how much of everything, clocks.
+
+Every figure is taken after a warm-up, several times, and given as median and quartiles. Things that are compared
+are measured in turn (a, b, a, b ...), so that a ratio holds on a machine that others use as well.
+"""
+
+import dataclasses
+import functools
+import gc
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from complementary.config import Config, configure
+from complementary.data import Dataset, Split
+from complementary.engine import Engine
+from complementary.problem import Problem, prepare
+from complementary.rng import generator
+
+Row = dict[str, Any]
+SHAPE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network to measure: ``steps`` are timed together, ``rounds`` times, for each mixer."""
+
+    model: str
+    batch: int
+    steps: int
+    rounds: int
+    mixers: tuple[str, ...] = ("none", "mixup", "icm", "micm")
+    max_pool: bool = True
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.model if self.max_pool else f"{self.model}, no max-pool"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much to measure: `GPU`, `CPU` or `QUICK`."""
+
+    images: int
+    test_images: int
+    clusters: int
+    networks: tuple[Net, ...]
+    no_max_pool: tuple[Net, ...]
+    body: str  # of encoders
+    pretrain_batch: int
+    pretrain_steps: int
+    reference_steps: int  # of the plain loop; ours takes `speedup` times as many, so that both can be timed
+    speedup: int
+    reference_rounds: int
+    stage_calls: int
+    stage_rounds: int
+    points: tuple[int, int, int, int]  # k-means: N, D, K, iterations
+    kmeans_rounds: int
+    labels: int
+    packs: tuple[int, ...]
+    batches: tuple[int, ...]
+    many_clusters: tuple[int, ...]
+    many_classes: tuple[int, ...]
+    many_examples: tuple[int, ...]
+
+
+GPU = Scale(
+    images=50_000,
+    test_images=10_000,
+    clusters=50,
+    networks=(Net("resnet18", 512, 60, 9),),
+    no_max_pool=(Net("resnet18", 512, 40, 7, ("none", "icm"), max_pool=False),),
+    body="resnet18",
+    pretrain_batch=512,
+    pretrain_steps=40,
+    reference_steps=20,
+    speedup=10,
+    reference_rounds=3,
+    stage_calls=20,
+    stage_rounds=9,
+    points=(50_000, 512, 50, 20),
+    kmeans_rounds=2,
+    labels=1_000_000,
+    packs=(1, 2, 3, 4, 6),
+    batches=(128, 256, 512, 1024, 2048, 4096),
+    many_clusters=(10, 100, 1000),
+    many_classes=(10, 100, 1000),
+    many_examples=(10_000, 100_000, 1_000_000),
+)
+CPU = dataclasses.replace(
+    GPU,
+    images=10_000,
+    test_images=1000,
+    networks=(Net("cnn", 256, 1, 15), Net("resnet18", 32, 1, 7, ("none", "icm"))),
+    body="cnn",
+    pretrain_batch=128,
+    pretrain_steps=1,
+    reference_steps=4,
+    speedup=1,
+    reference_rounds=5,
+    stage_calls=1,
+    stage_rounds=7,
+    points=(20_000, 256, 50, 20),
+    batches=(128, 512, 2048, 4096),
+)
+QUICK = Scale(
+    images=96,
+    test_images=32,
+    clusters=4,
+    networks=(Net("cnn", 16, 1, 2),),
+    no_max_pool=(Net("resnet18", 4, 1, 1, ("none", "icm"), max_pool=False),),
+    body="cnn",
+    pretrain_batch=16,
+    pretrain_steps=1,
+    reference_steps=2,
+    speedup=1,
+    reference_rounds=2,
+    stage_calls=1,
+    stage_rounds=2,
+    points=(500, 16, 5, 5),
+    kmeans_rounds=1,
+    labels=1000,
+    packs=(1, 2),
+    batches=(16, 32),
+    many_clusters=(2, 8),
+    many_classes=(5, 10),
+    many_examples=(100, 200),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where to measure, how much, and whom to tell about it."""
+
+    engine: Engine
+    scale: Scale
+    say: Callable[[str], None]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is measured."""
+        return self.engine.device
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """Random images of CIFAR-10's shape with random classes: speed does not depend on what they show."""
+        return synthetic(self.scale.images, self.scale.test_images)
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The random images with uniform complementary labels and random clusters, on the device."""
+        return clustered(self.dataset, self.scale.clusters).to(self.device)
+
+    def config(self, net: Net, mix: str, **options: Any) -> Config:
+        """A configuration of that network and mixer."""
+        chosen: Row = {"mix": mix, "model": net.model, "max_pool": net.max_pool, "batch": net.batch, "clusters": 0}
+        return configure(data="synthetic", holdout=0.0, epochs=1_000_000, **chosen, **options)
+
+
+def synthetic(images: int, test_images: int, classes: int = CLASSES) -> Dataset:
+    """A set of random uint8 images [N, 3, 32, 32] with random true classes."""
+    source = generator(0, "bench")
+
+    def split(count: int) -> Split:
+        pixels = torch.randint(256, (count, *SHAPE), dtype=torch.uint8, generator=source)
+        return Split(pixels, torch.randint(classes, (count,), generator=source))
+
+    third = (0.5, 0.5, 0.5)
+    return Dataset("synthetic", split(images), split(test_images), tuple(map(str, range(classes))), third, third)
+
+
+def clustered(dataset: Dataset, clusters: int) -> Problem:
+    """All images of ``dataset`` with one uniform complementary label each, in clusters drawn at random."""
+    problem = prepare(configure(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
+    group = torch.randint(clusters, (len(problem.inputs),), generator=generator(0, "bench clusters"))
+    return dataclasses.replace(problem, group=group)
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call, as found in each round."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median over the rounds."""
+        return statistics.median(self.seconds)
+
+    def per(self, parts: float) -> "Timing":
+        """The time of each of the ``parts`` that a call consists of."""
+        return Timing(tuple(s / parts for s in self.seconds))
+
+    def row(self) -> Row:
+        """Median and quartiles in milliseconds, and how many rounds they rest on."""
+        low, _, high = (
+            statistics.quantiles(self.seconds, n=4, method="inclusive") if len(self.seconds) > 1 else (self.seconds * 3)
+        )
+        return {"ms": 1e3 * self.median, "ms_low": 1e3 * low, "ms_high": 1e3 * high, "rounds": len(self.seconds)}
+
+
+def times_as_fast(this: Timing, that: Timing) -> float:
+    """How many times as fast ``this`` is as ``that``: the median over rounds measured one after the other."""
+    return statistics.median(b / a for a, b in zip(this.seconds, that.seconds, strict=True))
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def by_clock(call: Callable[[], Any], calls: int, device: torch.device) -> float:
+    """Seconds of one of so many calls, by the clock on the wall, the device waited for."""
+    wait(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait(device)
+    return (time.perf_counter() - started) / calls
+
+
+def by_events(call: Callable[[], Any], calls: int, device: torch.device) -> float:
+    """The same by the clock of the GPU itself; on a CPU by the one on the wall."""
+    if device.type != "cuda":
+        return by_clock(call, calls, device)
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    wait(device)
+    first.record()
+    for _ in range(calls):
+        call()
+    last.record()
+    wait(device)
+    return float(first.elapsed_time(last)) / 1e3 / calls
+
+
+def in_turn(
+    variants: dict[str, Callable[[], Any]],
+    rounds: int,
+    calls: int,
+    device: torch.device,
+    clock: Callable[[Callable[[], Any], int, torch.device], float] = by_clock,
+) -> dict[str, Timing]:
+    """Time all variants once a round, in an order that rotates, after one call each that does not count."""
+    for call in variants.values():
+        call()
+    names, found = list(variants), {name: list[float]() for name in variants}
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            found[name].append(clock(variants[name], calls, device))
+    return {name: Timing(tuple(seconds)) for name, seconds in found.items()}
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what earlier sections held: a job and its graphs refer to each other, so someone must look."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def held_memory(device: torch.device) -> int:
+    """Bytes: on a GPU the most that was held since `release_memory`; on a CPU the most this process ever took."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else 1024 * largest
+
+
+def new_peak(device: torch.device) -> int:
+    """Count the peak of a GPU's tensors from now on -> bytes they take now."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def random_batch(examples: int, batch: int, device: torch.device) -> Tensor:
+    """Places of a batch among the examples: int [B]."""
+    order = torch.randperm(examples, generator=generator(0, "bench batch", examples))
+    return order[:batch].to(device)

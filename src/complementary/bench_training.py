@@ -1,0 +1,260 @@
+"""How fast classifiers and encoders learn: whole steps, their stages, and several trainings on one card."""
+
+import functools
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from complementary.bench_setting import (
+    Net,
+    Row,
+    Setting,
+    by_events,
+    in_turn,
+    new_peak,
+    random_batch,
+    times_as_fast,
+    wait,
+)
+from complementary.engine import WARM_UP, Captured
+from complementary.job import Job
+from complementary.pack import together
+from complementary.pretrain import PretrainConfig, Pretrainer
+from complementary.rng import generator
+from complementary.train import Trainer
+
+Part = Callable[[Tensor, torch.Generator], Tensor]
+AnyJob = TypeVar("AnyJob", bound=Job)
+SETTLED = WARM_UP + 3  # steps after which a captured step is replayed, with one replay to spare
+
+
+def stepper(job: Job) -> Callable[[], None]:
+    """The next step of ``job``, shuffling as in training; epochs never end, because evaluation is timed by itself."""
+
+    def step() -> None:
+        if job.step_in_epoch + 1 >= job.steps_per_epoch:
+            job.step_in_epoch = 0
+        job.advance()
+
+    return step
+
+
+def repeat(call: Callable[[], Any], times: int) -> Callable[[], None]:
+    """Many calls as one."""
+
+    def calls() -> None:
+        for _ in range(times):
+            call()
+
+    return calls
+
+
+def started(make: Callable[[], AnyJob], device: torch.device) -> tuple[AnyJob, Row]:
+    """A job past its warm-up; the seconds to its first step and to its first replayed one; its memory on a GPU."""
+    before, began = new_peak(device), time.perf_counter()
+    job = make()
+    step = stepper(job)
+    step()
+    wait(device)
+    row: Row = {"first_step_s": time.perf_counter() - began}
+    if device.type == "cuda":
+        repeat(step, SETTLED)()
+        wait(device)
+        row |= {"ready_s": time.perf_counter() - began, "peak_bytes": torch.cuda.max_memory_allocated(device) - before}
+    return job, row
+
+
+def trainer_of(setting: Setting, net: Net, mix: str, seed: int = 0) -> Callable[[], Trainer]:
+    """What makes a new classifier on the synthetic images."""
+    return functools.partial(Trainer, setting.config(net, mix, seed=seed), setting.problem, setting.engine)
+
+
+# --- whole steps ----------------------------------------------------------------------------------
+
+
+def steps(setting: Setting) -> list[Row]:
+    """A step without mixing, with Mixup, ICM and MICM; the first row tells how long imports take."""
+    rows = [] if setting.scale.images < 1000 else [{"network": "(imports alone)", "first_step_s": _imports()}]
+    return rows + [row for net in setting.scale.networks for row in _mixers(setting, net)]
+
+
+def no_max_pool(setting: Setting) -> list[Row]:
+    """The same for the network without its max-pool."""
+    return [row for net in setting.scale.no_max_pool for row in _mixers(setting, net)]
+
+
+def _imports() -> float | None:
+    """Seconds until a new Python has imported what training needs and has touched the device; None if it cannot."""
+    code = "import torch, complementary.runner; torch.cuda.is_available() and torch.zeros(1, device='cuda')"
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    return time.perf_counter() - began if done.returncode == 0 else None
+
+
+def _mixers(setting: Setting, net: Net) -> list[Row]:
+    starts: dict[str, Row] = {}
+    variants: dict[str, Callable[[], Any]] = {}
+    for mix in sorted(net.mixers, key=lambda name: name != "icm"):  # ICM first: its start includes the compilation
+        setting.say(f"{net.label}, {mix}: the first steps")
+        job, starts[mix] = started(trainer_of(setting, net, mix), setting.device)
+        variants[mix] = stepper(job)
+    setting.say(f"{net.label}: {net.rounds} rounds of {net.steps} steps for each of {', '.join(net.mixers)}")
+    timings = in_turn({mix: variants[mix] for mix in net.mixers}, net.rounds, net.steps, setting.device)
+    rows = []
+    for mix, timing in timings.items():
+        row = {"network": net.label, "mix": mix, "batch": net.batch, "images_per_second": net.batch / timing.median}
+        row |= {"speed_to_none": times_as_fast(timing, timings["none"])}
+        rows.append(row | timing.row() | starts[mix])
+    return rows
+
+
+# --- stages ---------------------------------------------------------------------------------------
+
+
+def stages(setting: Setting) -> list[Row]:
+    """Each stage of an ICM step alone, beside the whole step; the mixing of MICM; an evaluation of the test set."""
+    return [row for net in setting.scale.networks for row in _stages(setting, net)]
+
+
+def _stages(setting: Setting, net: Net) -> list[Row]:
+    setting.say(f"{net.label}: each stage by itself")
+    scale, whole, trainer = setting.scale, trainer_of(setting, net, "icm")(), trainer_of(setting, net, "icm")()
+    index = random_batch(len(setting.problem.inputs), net.batch, setting.device)
+    parts = _parts(trainer, trainer_of(setting, net, "micm")(), index) | {"whole step (icm)": whole.step}
+    calls = {name: replayed(setting, part, index, number) for number, (name, part) in enumerate(parts.items())}
+    timings = in_turn(calls, scale.stage_rounds, scale.stage_calls, setting.device, by_events)
+    repeat(whole.evaluate, SETTLED if setting.device.type == "cuda" else 0)()
+    evaluation: dict[str, Callable[[], Any]] = {"evaluate the test set": whole.evaluate}
+    timings |= in_turn(evaluation, scale.stage_rounds, 1, setting.device)
+    step = timings["whole step (icm)"].median
+    rows = []
+    for name, timing in timings.items():
+        share = timing.median / step if name in parts else None
+        rows.append({"network": net.label, "batch": net.batch, "stage": name, "share_of_step": share} | timing.row())
+    return rows
+
+
+def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
+    """The stages of a step, each on the same loaded batch: functions of index int [B] and a generator."""
+    x, excluded = icm.load(index, icm.random)
+
+    def load(index: Tensor, random: torch.Generator) -> Tensor:
+        return icm.load(index, random)[0]
+
+    def mix(trainer: Trainer) -> Part:
+        return lambda index, random: mixed(trainer, x, excluded, index, random)[0]
+
+    def learn(index: Tensor, random: torch.Generator) -> Tensor:
+        return _forward_backward(icm, x, excluded)
+
+    def update(index: Tensor, random: torch.Generator) -> Tensor:
+        icm.optimiser.step()
+        return icm.loss_sum
+
+    named = {"load": load, "mix (icm)": mix(icm), "forward + backward": learn, "optimiser": update}
+    return named | {"mix (micm)": mix(micm)}
+
+
+def mixed(
+    trainer: Trainer, x: Tensor, excluded: Tensor, index: Tensor, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """What the step of ``trainer`` does to mix a batch: x [B, ...] and excluded [B, K] of the examples at ``index``."""
+    assert trainer.mixer is not None
+    draw = trainer.mixer.draw(len(index), trainer.device, random)
+    result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.problem.group, index, draw, random)
+    return result
+
+
+def _forward_backward(trainer: Trainer, x: Tensor, excluded: Tensor) -> Tensor:
+    trainer.model.train()
+    with trainer.engine.autocast():
+        logits = trainer.forward(trainer.model, x)
+    loss: Tensor = trainer.loss(logits, excluded, trainer.loss_transition).mean()
+    trainer.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    return loss.detach()
+
+
+def replayed(setting: Setting, part: Part, index: Tensor, number: int = 0) -> Callable[[], Any]:
+    """``part`` of a step, warmed up; on a GPU captured as the product captures it, and then the bare replay."""
+    random = generator(0, "bench stage", number, device=setting.device)
+    captured = setting.engine.captured(part)
+    for _ in range(SETTLED if setting.device.type == "cuda" else 1):
+        captured(index, random)
+    if isinstance(captured, Captured) and captured.graph is not None:
+        graph = captured.graph
+
+        def replay() -> Captured:
+            graph.replay()
+            return captured  # the graph needs what its owner holds
+
+        return replay
+    return lambda: captured(index, random)
+
+
+# --- several trainings ----------------------------------------------------------------------------
+
+
+def packing(setting: Setting) -> list[Row]:
+    """Total speed of several ICM trainings side by side on one device."""
+    net, scale = setting.scale.networks[0], setting.scale
+    setting.say(f"{net.label}: {', '.join(map(str, scale.packs))} trainings at once")
+    jobs = [trainer_of(setting, net, "icm", seed)() for seed in range(max(scale.packs))]
+    _all_at_once(jobs, SETTLED, setting.device)
+
+    def pack(count: int) -> Callable[[], None]:
+        return lambda: _all_at_once(jobs[:count], net.steps, setting.device)
+
+    timings = in_turn({str(n): pack(n) for n in scale.packs}, min(net.rounds, 5), 1, setting.device)
+    alone = timings[str(scale.packs[0])]
+    rows = []
+    for name, timing in timings.items():
+        count = int(name)
+        row = {"network": net.label, "batch": net.batch, "trainings": count} | timing.per(net.steps).row()
+        row |= {"images_per_second": count * net.batch * net.steps / timing.median}
+        rows.append(row | {"times_alone": count * times_as_fast(timing, alone) / scale.packs[0]})
+    return rows
+
+
+def _all_at_once(jobs: list[Trainer], count: int, device: torch.device) -> None:
+    """``count`` steps of every job, in parallel; what one raised is raised."""
+    for result in together([repeat(stepper(job), count) for job in jobs], device):
+        if isinstance(result, Exception):
+            raise result
+
+
+# --- encoders -------------------------------------------------------------------------------------
+
+
+def simsiam(setting: Setting) -> list[Row]:
+    """Views per second of SimSiam."""
+    return _pretraining(setting, "simsiam")
+
+
+def byol(setting: Setting) -> list[Row]:
+    """Views per second of BYOL."""
+    return _pretraining(setting, "byol")
+
+
+def mocov3(setting: Setting) -> list[Row]:
+    """Views per second of MoCo v3."""
+    return _pretraining(setting, "mocov3")
+
+
+def _pretraining(setting: Setting, encoder: str) -> list[Row]:
+    scale = setting.scale
+    setting.say(f"{encoder}, {scale.body}: the first steps, then {scale.pretrain_steps} steps a round")
+    config = PretrainConfig(
+        data="synthetic", encoder=encoder, body=scale.body, batch=scale.pretrain_batch, epochs=1_000_000
+    )
+    job, start = started(functools.partial(Pretrainer, config, setting.dataset, setting.engine), setting.device)
+    rounds = scale.networks[0].rounds
+    timing = in_turn({encoder: stepper(job)}, rounds, scale.pretrain_steps, setting.device)[encoder]
+    row = {"encoder": encoder, "body": scale.body, "batch": scale.pretrain_batch}
+    row |= {"views_per_second": 2 * scale.pretrain_batch / timing.median}
+    return [row | timing.row() | start]
