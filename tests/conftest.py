@@ -12,6 +12,13 @@ from complementary.config import Config, configure
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests marked ``gpu`` are skipped where there is none; ``pytest -m gpu`` runs just those."""
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture
 def quick() -> Config:
     """Two epochs on the digits with ICM."""

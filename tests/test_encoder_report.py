@@ -100,7 +100,7 @@ def test_rows_show_every_figure_and_mark_each_oracle(reported):
     assert table["kNN accuracy, k = 200 (oracle)"] == [f"{100 * reported[0]['oracle_knn']:.2f} %"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_features_may_lie_on_a_gpu(reported):
     on_gpu = [t.cuda() for t in (POINTS, TRUTH, TEST, TEST_TRUTH, EXCLUDED)]
     figures, found = encoder_report(*on_gpu, (5, 20), batch=128, seed=3)

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from complementary import engine as module
+from complementary.config import configure
 from complementary.engine import WARM_UP, Captured, Engine
 from complementary.errors import UserError
+from complementary.folder import loop
+from complementary.runner import start
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def on_gpu(**options):
@@ -243,7 +245,7 @@ def trained(run, noisy, steps=10):
     return torch.stack(losses).cpu(), copy.deepcopy(noisy.model.state_dict())
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_captured_and_eager_steps_agree():
     eager, captured = Noisy(CUDA), Noisy(CUDA)
     run = on_gpu().captured(captured.step)
@@ -255,10 +257,40 @@ def test_captured_and_eager_steps_agree():
         torch.testing.assert_close(found[1][name], value)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
     eager, waiting = Noisy(CUDA), Noisy(CUDA, wait=True)
     wanted = trained(eager.step, eager)
     with pytest.warns(UserWarning, match="could not be captured"):
         found = trained(on_gpu().captured(waiting.step), waiting)
     torch.testing.assert_close(found[0], wanted[0])
+
+
+def weights_after(engine, **options):
+    """Train a small classifier for two epochs -> all its weights, and its history."""
+    config = configure(data="digits", mix="icm", clusters=10, restarts=1, epochs=2, batch=128, **options)
+    trainer = start(config, engine)
+    loop(trainer)
+    return torch.cat([p.detach().flatten().cpu() for p in trainer.model.parameters()]), trainer.history
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["mlp", "resnet18"])
+@pytest.mark.parametrize("compile", [True, False])
+def test_deterministic_runs_have_the_same_bits(model, compile):
+    try:
+        engine = Engine.choose("cuda", compile=compile, deterministic=True)
+        first, second = (weights_after(engine, model=model) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first[0], second[0])
+    assert first[1] == second[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mix", ["none", "mixup", "icm", "micm"])
+def test_a_captured_compiled_step_computes_what_the_eager_one_does(mix):
+    eager = Engine(CUDA, "fp32", compile=False, capture=False)
+    fast = Engine(CUDA, "fp32")
+    (wanted, _), (found, _) = (weights_after(e, model="mlp", mix=mix) for e in (eager, fast))
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-3)

@@ -99,7 +99,7 @@ def test_bad_input_is_a_sentence(make, message):
         make()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "none"])
 def test_a_captured_policy_is_the_eager_one(name):
     from complementary.engine import Captured
