@@ -1,6 +1,7 @@
 """Make the pictures of README and docs from stored results: ``python docs/make_pictures.py``.
 
-docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json.
+docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json,
+docs/bench.png from results/bench/cpu.json.
 """
 
 import json
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from complementary import report
+from complementary.bench_report import bench_picture
 from complementary.demo import MIXES
 
 ROOT = Path(__file__).parent.parent
@@ -38,16 +40,26 @@ def encoders() -> bytes:
     """Loss, collapse gauge and kNN accuracy while pretraining, of the runs in results/encoders."""
     runs = {p.stem: json.loads(p.read_text()) for p in sorted((ROOT / "results/encoders").glob("*.json"))}
     figure, axes = report.new_figure(11, 3.2, columns=3)
-    panels = {"loss": "loss", "gauge": "collapse gauge (healthy: near 1)", "oracle_knn": "kNN accuracy (oracle)"}
-    for name, run in runs.items():
+    panels = {
+        "loss": "loss (negative cosine; MoCo v3's is another)",
+        "gauge": "collapse gauge (healthy: near 1)",
+        "oracle_knn": "kNN accuracy (oracle)",
+    }
+    for colour, (name, run) in enumerate((n, r) for n, r in runs.items() if r["metrics"]):
         for axis, (key, title) in zip(axes[0], panels.items(), strict=True):
-            points = [(row["epoch"], row[key]) for row in run.get("metrics", []) if row.get(key) is not None]
-            if points:
-                axis.plot(*zip(*points, strict=True), label=name, linewidth=1.5)
+            points = [(row["epoch"], row[key]) for row in run["metrics"] if row.get(key) is not None]
+            if key == "loss" and "mocov3" in name:  # a cross-entropy above 2: the others would be a line at the bottom
+                points = []
+            axis.plot([e for e, _ in points], [v for _, v in points], f"C{colour}", label=name, linewidth=1.5)
             _title(axis, title)
             axis.set_xlabel("epoch", fontsize=9)
     axes[0][0].legend(frameon=False, fontsize=8)
     return report.png(figure)
+
+
+def bench() -> bytes:
+    """Images per second and milliseconds per stage, of results/bench/cpu.json (``cll bench --json``)."""
+    return report.png(bench_picture(json.loads((ROOT / "results/bench/cpu.json").read_text())))
 
 
 def _title(axis: Any, text: str) -> None:
@@ -55,5 +67,5 @@ def _title(axis: Any, text: str) -> None:
 
 
 if __name__ == "__main__":
-    for make in (demo, encoders):
+    for make in (demo, encoders, bench):
         (ROOT / "docs" / f"{make.__name__}.png").write_bytes(make())
