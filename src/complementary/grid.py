@@ -16,14 +16,13 @@ alpha = 0.1
 """
 
 import itertools
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from complementary.config import Config, configure
 from complementary.errors import UserError
-from complementary.settings import options_of
+from complementary.settings import load_toml, options_of
 
 HOMES = options_of(Config)
 SECTIONS = set(HOMES.values()) - {""}
@@ -44,12 +43,7 @@ class Cell:
 
 def read_grid(path: str | Path) -> list[Cell]:
     """All cells of the grid, in the order cases, [grid], seeds; the last varies fastest."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise UserError(f"The grid {path} cannot be read ({problem.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise UserError(f"The grid {path} is not TOML: {problem}.") from None
+    content = load_toml(path, "grid")
     try:
         return make_grid(content)
     except UserError as problem:

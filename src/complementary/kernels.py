@@ -15,21 +15,30 @@ BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def forward(x, y, winner, height, width, channels, total, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def locate(H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """This program's outputs: their places in [B, H / 2, W / 2, C], and the same as (b, i, j, c)."""
+    first = tl.program_id(0)
+    if WIDE:  # else 32 bits do, in which dividing is several times faster
+        first = first.to(tl.int64)
+    place = first * BLOCK + tl.arange(0, BLOCK)
+    pixel = place // C
+    row = pixel // (W // 2)
+    return place, row // (H // 2), row % (H // 2), pixel % (W // 2), place % C
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def forward(  # type: ignore[no-untyped-def]
+    x, y, winner, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
+):
     """x [B, H, W, C] -> y [B, H / 2, W / 2, C] and, for each, which of its nine inputs won (uint8)."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place, b, i, j, c = locate(H, W, C, BLOCK, WIDE)
     inside = place < total
-    c = place % channels
-    j = (place // channels) % (width // 2)
-    rest = place // channels // (width // 2)
-    i = rest % (height // 2)
-    b = rest // (height // 2)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     which = tl.zeros([BLOCK], tl.int32)
     for k in tl.static_range(9):
         h, w = 2 * i - 1 + k // 3, 2 * j - 1 + k % 3
-        there = inside & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-        value = tl.load(x + ((b * height + h) * width + w) * channels + c, there, float("-inf")).to(tl.float32)
+        there = inside & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        value = tl.load(x + ((b * H + h) * W + w) * C + c, there, float("-inf")).to(tl.float32)
         better = there & ((value > best) | (value != value))  # NaN wins, as in torch
         best, which = tl.where(better, value, best), tl.where(better, k, which)
     tl.store(y + place, best, inside)
@@ -37,32 +46,36 @@ def forward(x, y, winner, height, width, channels, total, BLOCK: tl.constexpr): 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def backward(grad, winner, out, height, width, channels, total, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def backward(  # type: ignore[no-untyped-def]
+    grad, winner, out, total, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
+):
     """Gradient of y and the winners -> gradient of x; each lane owns a 2 x 2 block of x."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place, b, i, j, c = locate(H, W, C, BLOCK, WIDE)
     inside = place < total
-    c = place % channels
-    j = (place // channels) % (width // 2)
-    rest = place // channels // (width // 2)
-    i = rest % (height // 2)
-    b = rest // (height // 2)
-    right, down = inside & (j + 1 < width // 2), inside & (i + 1 < height // 2)
-    line = width // 2 * channels
+    right, down = inside & (j + 1 < W // 2), inside & (i + 1 < H // 2)
+    line = W // 2 * C
     g00, k00 = tl.load(grad + place, inside, 0.0), tl.load(winner + place, inside, 9)
-    g01, k01 = tl.load(grad + place + channels, right, 0.0), tl.load(winner + place + channels, right, 9)
+    g01, k01 = tl.load(grad + place + C, right, 0.0), tl.load(winner + place + C, right, 9)
     g10, k10 = tl.load(grad + place + line, down, 0.0), tl.load(winner + place + line, down, 9)
-    corner = place + line + channels
+    corner = place + line + C
     g11, k11 = tl.load(grad + corner, right & down, 0.0), tl.load(winner + corner, right & down, 9)
     zero = tl.zeros([BLOCK], tl.float32)
     a00, a01, a10, a11 = g00.to(tl.float32), g01.to(tl.float32), g10.to(tl.float32), g11.to(tl.float32)
-    top = out + ((b * height + 2 * i) * width + 2 * j) * channels + c
-    low = top + width * channels
+    top = out + ((b * H + 2 * i) * W + 2 * j) * C + c
+    low = top + W * C
     tl.store(top, tl.where(k00 == 4, a00, zero), inside)
-    tl.store(top + channels, tl.where(k00 == 5, a00, zero) + tl.where(k01 == 3, a01, zero), inside)
+    tl.store(top + C, tl.where(k00 == 5, a00, zero) + tl.where(k01 == 3, a01, zero), inside)
     tl.store(low, tl.where(k00 == 7, a00, zero) + tl.where(k10 == 1, a10, zero), inside)
     both = tl.where(k00 == 8, a00, zero) + tl.where(k01 == 6, a01, zero)
     both += tl.where(k10 == 2, a10, zero) + tl.where(k11 == 0, a11, zero)
-    tl.store(low + channels, both, inside)
+    tl.store(low + C, both, inside)
+
+
+def launch(kernel: Any, *tensors: Tensor, like: Tensor) -> None:
+    """Run a kernel over all outputs of pooling ``like`` [B, C, H, W]."""
+    _, channels, height, width = like.shape
+    total = like.numel() // 4
+    kernel[(triton.cdiv(total, BLOCK),)](*tensors, total, height, width, channels, BLOCK, like.numel() >= 2**31)
 
 
 @torch.library.custom_op("complementary::max_pool", mutates_args=())
@@ -70,8 +83,7 @@ def pool(x: Tensor) -> tuple[Tensor, Tensor]:
     """[B, C, H, W] -> pooled [B, C, H / 2, W / 2] and the winners, uint8, same shape."""
     x = x.contiguous(memory_format=torch.channels_last)
     y, winner = pool_shapes(x)
-    grid = (triton.cdiv(y.numel(), BLOCK),)
-    forward[grid](x, y, winner, x.shape[2], x.shape[3], x.shape[1], y.numel(), BLOCK)
+    launch(forward, x, y, winner, like=x)
     return y, winner
 
 
@@ -88,8 +100,7 @@ def unpool(grad: Tensor, winner: Tensor) -> Tensor:
     """Gradient of the pooled [B, C, H / 2, W / 2] and the winners -> gradient of the input [B, C, H, W]."""
     grad = grad.contiguous(memory_format=torch.channels_last)
     out: Tensor = unpool_shape(grad, winner)
-    grid = (triton.cdiv(grad.numel(), BLOCK),)
-    backward[grid](grad, winner, out, out.shape[2], out.shape[3], out.shape[1], grad.numel(), BLOCK)
+    launch(backward, grad, winner, out, like=out)
     return out
 
 

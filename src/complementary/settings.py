@@ -106,14 +106,19 @@ def _toml(value: object) -> str:
     return repr(value)  # exact for floats
 
 
+def load_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file; ``what`` it is meant to be, for the sentence if it cannot be read."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise UserError(f"The {what} {path} cannot be read ({problem.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise UserError(f"The {what} {path} is not TOML: {problem}.") from None
+
+
 def read_toml(path: str | Path, kind: type[AnySettings]) -> AnySettings:
     """Read a configuration; unknown names and wrong types are errors."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise UserError(f"The configuration {path} cannot be read ({problem.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise UserError(f"{path} is not TOML: {problem}.") from None
+    content = load_toml(path, "configuration")
     homes, options = options_of(kind), dict[str, Any]()
     for section, entries in content.items():
         if isinstance(entries, dict) and section not in homes.values():
