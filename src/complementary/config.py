@@ -36,6 +36,8 @@ class DataConfig:
     """Size of the largest class in a long tail; None: as in the paper, else the smallest class."""
     draws: Literal["addressed", "paper"] = "addressed"
     """paper: draw labels exactly as the published experiments did (uniform, NumPy seed 1126)."""
+    subset: Literal["seed", "first"] = "seed"
+    """Which examples a long tail (or --head) keeps: drawn by the seed, or the first of each class, as in the paper."""
     holdout: float = 0.1
     """Share of the training examples whose labels are kept to choose the epoch (SCEL); 0: none."""
 
@@ -57,6 +59,8 @@ class ClusterConfig:
     run:FOLDER (of cll pretrain), file:WEIGHTS (a ResNet-18 state dict) or embeddings:Z.npy."""
     pretrain_epochs: int = 800
     """Epochs of pretraining, where the encoder is still to be trained."""
+    encoder_seed: int | None = None
+    """Seed of the encoder, so that one can serve several runs on the same examples; None: the run's."""
     assignments: str | None = None
     """A file of cll cluster --out: take the clusters from there, without any encoder."""
     restarts: int = 3

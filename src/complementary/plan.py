@@ -87,9 +87,10 @@ class _Needs:
         if maker is None or maker.source != "cluster" or grouping.assignments is not None or not grouping.clusters:
             return _Needs()
         tail = setup(source.labels)[0] if source.labels.startswith("setup") else source.long_tail
-        examples = [source.data, tail, source.head, source.draws, config.seed]
+        seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
+        examples = [source.data, tail, source.head, source.draws, source.subset, seed]
         encoder = [*examples, grouping.encoder, grouping.pretrain_epochs]
-        clusters = _key("clusters", [*encoder, grouping.clusters, grouping.restarts])
+        clusters = _key("clusters", [*encoder, grouping.clusters, grouping.restarts, config.seed])
         return _Needs(_key("encoder", encoder) if grouping.encoder in ENCODERS else "", clusters)
 
 

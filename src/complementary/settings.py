@@ -72,11 +72,12 @@ def replace(base: AnySettings, **options: Any) -> AnySettings:
 
 def differences(a: Settings, b: Settings) -> list[str]:
     """The options in which two configurations of a kind differ, as ``name: a -> b``."""
-    flat_a, flat_b = _flat(a), _flat(b)
+    flat_a, flat_b = flat(a), flat(b)
     return [f"{name}: {flat_a[name]} -> {flat_b[name]}" for name in flat_a if flat_a[name] != flat_b[name]]
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
+def flat(settings: Settings) -> dict[str, Any]:
+    """The value of every option by its name."""
     homes = options_of(type(settings))
     return {n: getattr(getattr(settings, home) if home else settings, n) for n, home in homes.items()}
 

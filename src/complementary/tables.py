@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from complementary.summary import Answer, Question, Spread, show
@@ -66,8 +66,13 @@ def caption(question: Question) -> str:
 
 def as_text(answer: Answer) -> str:
     """Columns aligned by spaces."""
-    blocks = [caption(answer.question)]
-    for table in pivot(answer):
+    return text(caption(answer.question), pivot(answer))
+
+
+def text(heading: str, tables: Sequence[Table]) -> str:
+    """The same of any tables."""
+    blocks = [heading]
+    for table in tables:
         widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
         lines = [_aligned(cells, widths, table.keys) for cells in (table.header, *table.rows)]
         lines.insert(1, "-" * len(max(lines, key=len)))
@@ -82,8 +87,13 @@ def _aligned(cells: list[str], widths: list[int], keys: int) -> str:
 
 def as_markdown(answer: Answer) -> str:
     """Tables for a README."""
-    blocks = [caption(answer.question)]
-    for table in pivot(answer):
+    return markdown(caption(answer.question), pivot(answer))
+
+
+def markdown(heading: str, tables: Sequence[Table]) -> str:
+    """The same of any tables."""
+    blocks = [heading]
+    for table in tables:
         rule = ["---" if i < table.keys else "---:" for i in range(len(table.header))]
         lines = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in (table.header, *table.rows)]
         lines.insert(1, "|" + "|".join(rule) + "|")
@@ -94,8 +104,13 @@ def as_markdown(answer: Answer) -> str:
 
 def as_latex(answer: Answer) -> str:
     """One tabular per table; needs no package."""
-    blocks = [f"% {caption(answer.question)}"]
-    for table in pivot(answer):
+    return latex(caption(answer.question), pivot(answer))
+
+
+def latex(heading: str, tables: Sequence[Table]) -> str:
+    """The same of any tables."""
+    blocks = [f"% {heading}"]
+    for table in tables:
         lines = [" & ".join(map(_latex, row)) + r" \\" for row in (table.header, *table.rows)]
         form = "l" * table.keys + "r" * (len(table.header) - table.keys)
         head = [f"% {table.title}"] if table.title else []

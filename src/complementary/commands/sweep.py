@@ -24,21 +24,10 @@ from complementary.sweep_folder import SweepFolder
 from complementary.work import How
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """Run every cell of a grid of configurations, on this machine or on a Ray cluster.
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where and how many runs are made; none of this changes their outcome, but for rounding."""
 
-    Cells that are done are skipped, killed ones resumed, failed ones tried again: after Ctrl-C, or with more seeds
-    in the grid, give the same command again. docs/sweeps.md shows what a grid looks like.
-
-    Examples: cll sweep grid.toml --out runs/grid --workers 2
-              cll sweep status runs/grid
-    """
-
-    grid: tyro.conf.Positional[Path]
-    """A TOML file: options, [grid], [[case]], seeds."""
-    out: Path | None = None
-    """Folder of the sweep; by default runs/ and the name of the grid. For Ray, all nodes must see it."""
     on: Literal["local", "ray"] = "local"
     """local: processes on this machine; ray: a Ray cluster (pip install 'complementary[ray]')."""
     workers: int | None = None
@@ -82,6 +71,23 @@ class SweepOptions:
         return RayExecutor(ray, self.device, self.gpus_per_run, self.retries, self.workers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Execution):
+    """Run every cell of a grid of configurations, on this machine or on a Ray cluster.
+
+    Cells that are done are skipped, killed ones resumed, failed ones tried again: after Ctrl-C, or with more seeds
+    in the grid, give the same command again. docs/sweeps.md shows what a grid looks like.
+
+    Examples: cll sweep grid.toml --out runs/grid --workers 2
+              cll sweep status runs/grid
+    """
+
+    grid: tyro.conf.Positional[Path]
+    """A TOML file: options, [grid], [[case]], seeds."""
+    out: Path | None = None
+    """Folder of the sweep; by default runs/ and the name of the grid. For Ray, all nodes must see it."""
+
+
 @dataclass(frozen=True)
 class StatusOptions:
     """How far a sweep is: cells done, running, failed and waiting, why they failed, and how long it will take."""
@@ -104,23 +110,28 @@ def run_grid(options: SweepOptions) -> None:
     options.check()
     cells = read_grid(options.grid)
     folder = SweepFolder(options.out or Path("runs") / options.grid.stem)
+    run_cells(cells, folder, options, "cll sweep")
+    print(f"cll report {folder.root} makes tables of them.")
+
+
+def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, who: str) -> None:
+    """Run these cells; ``who``: the command that the user gave."""
     with claimed(folder):
         try:
             outcome = _sweep(cells, folder, options)
         except KeyboardInterrupt:
             done = sum(folder.result(cell.key).exists() for cell in cells)
             said = f"stopped with {done} of {len(cells)} cells done; the same command goes on from here."
-            print(f"cll sweep: {said}", file=sys.stderr)
+            print(f"{who}: {said}", file=sys.stderr)
             raise SystemExit(130) from None
     failed = sum(bool(why) for why in outcome.values())
     print(f"{len(cells) - failed} of {len(cells)} cells are done, {failed} failed: {folder.root}")
     if failed:
         print(f"cll sweep status {folder.root} says why; the same command tries them again.")
         raise SystemExit(1)
-    print(f"cll report {folder.root} makes tables of them.")
 
 
-def _sweep(cells: list[Cell], folder: SweepFolder, options: SweepOptions) -> dict[str, str]:
+def _sweep(cells: list[Cell], folder: SweepFolder, options: Execution) -> dict[str, str]:
     executor = options.executor()
     try:
         with _terminable(), _screen(len(cells)) as tell:

@@ -1,0 +1,255 @@
+"""``cll paper``: the paper's tables and figures, each as one command."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from complementary import tables
+from complementary.checkpoint import write_bytes
+from complementary.commands.sweep import Execution, run_cells
+from complementary.errors import UserError
+from complementary.paper import figures, gradients, page, results
+from complementary.paper.protocols import PROTOCOLS, Protocol
+from complementary.paper.render import render
+from complementary.paper.results import STORES, Results
+from complementary.paper.runs import Amount, Progress, cells_of, export, progress
+from complementary.paper.studies import STUDIES, Study, study
+from complementary.report import png
+from complementary.settings import require
+from complementary.summary import parse_where
+from complementary.sweep_folder import SweepFolder
+from complementary.tables import Table
+
+USAGE = """usage: cll paper list                  every table and figure of the paper, by name
+       cll paper NAME [options]        run a study, or what is missing of it, then show it
+       cll paper show NAME [options]   ours beside the published numbers, from what was run
+       cll paper status [options]      how far each study is, and how long the rest takes
+       cll paper export [options]      the results as small files, to be kept
+       cll paper page [options]        docs/reproduction.md
+
+cll paper show --help and the like tell more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Execution):
+    """Run one or more studies of the paper: every setting, every seed, under a named protocol.
+
+    Runs that are done are skipped, whichever study asked for them; killed ones are resumed. Protocol ours: the
+    method as written, reported at the last epoch and at the one chosen without true labels. Protocol paper: as its
+    published code did it, best epoch on the test set.
+
+    Example: cll paper main --where data=cifar10 --seeds 1 --epochs 100
+    """
+
+    names: tyro.conf.Positional[tuple[str, ...]]
+    """The studies; see cll paper list."""
+    protocol: Protocol | None = None
+    """ours or paper; by default what the study was made for (paper for as-coded, else ours)."""
+    seeds: int | None = None
+    """How many seeds; by default 3 (5 for p-values)."""
+    epochs: int = 300
+    """Epochs of each run."""
+    pretrain_epochs: int = 800
+    """Epochs of an encoder."""
+    where: tuple[str, ...] = ()
+    """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
+    assignments_from: Path | None = None
+    """A folder of stored clusters, such as results/clusters: they are used, without any encoder, where they fit."""
+    store: Path = STORES[0]
+    """Where runs are kept; all studies share it. For Ray, all nodes must see it."""
+    draws: int = 64
+    """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
+    dry_run: bool = False
+    """Only list the runs that would be made."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where results are read from."""
+
+    store: tuple[Path, ...] = ()
+    """Folders of results; by default runs/paper and results/paper, where they exist."""
+    epochs: int | None = None
+    """Only runs of so many epochs; by default, for each setting, the longest ones."""
+    skip_damaged: bool = False
+    """Leave damaged files out, naming each on standard error."""
+
+    def places(self) -> list[Path]:
+        """The folders."""
+        return list(self.store) or [path for path in STORES if path.exists()]
+
+    def read(self) -> Results:
+        """Their runs."""
+        found = results.read(list(self.store) or None, self.epochs, self.skip_damaged)
+        for sentence in found.skipped:
+            print(f"left out: {sentence}", file=sys.stderr)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(Reading):
+    """Our mean ± deviation (n) beside the published number, the difference, and Welch's tests between methods.
+
+    Example: cll paper show main --protocol paper --format markdown --out main.md
+    """
+
+    name: tyro.conf.Positional[str]
+    """The study; see cll paper list."""
+    protocol: Protocol | None = None
+    """ours or paper; by default what the study was made for."""
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
+    """How to write the tables."""
+    out: Path | None = None
+    """Write to this file (it is replaced), not to the screen."""
+    only_run: bool = False
+    """Leave out settings of which nothing was run (not in csv)."""
+    plot: Path | None = None
+    """Also draw the figure into this PNG file."""
+
+
+@dataclass(frozen=True)
+class StatusOptions(Reading):
+    """How far each study is: runs done, seeds, minutes of training, and an estimate for the rest from measured speeds.
+
+    A run that several studies need counts in each of them.
+    """
+
+    protocol: Protocol | None = None
+    """ours or paper; by default both."""
+    seeds: int | None = None
+    """How many seeds are wanted of each setting; by default 3 (5 for p-values)."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Copy the result of every finished run to a small file of its own, to be committed."""
+
+    store: Path = STORES[0]
+    """The folder of the runs."""
+    to: Path = STORES[1]
+    """Where the small files go."""
+
+
+@dataclass(frozen=True)
+class PageOptions(Reading):
+    """Make the page that says what was run, and which published numbers and claims hold."""
+
+    out: Path = Path("docs/reproduction.md")
+    """The page; it is replaced."""
+    check: bool = False
+    """Write nothing; fail if the page is not what the store gives."""
+
+
+def main(arguments: list[str]) -> None:
+    """The command ``cll paper``."""
+    verbs: dict[str, tuple[Any, Any]] = {
+        "show": (ShowOptions, show),
+        "status": (StatusOptions, print_status),
+        "export": (ExportOptions, print_export),
+        "page": (PageOptions, make_page),
+    }
+    name, *rest = arguments or [""]
+    if name in ("", "-h", "--help"):
+        print(USAGE)
+        raise SystemExit(0 if name else 2)
+    if name == "list":
+        print(listing())
+    elif name in verbs:
+        kind, act = verbs[name]
+        act(tyro.cli(kind, args=rest, prog=f"cll paper {name}"))
+    else:
+        run(tyro.cli(RunOptions, args=arguments, prog="cll paper"))
+
+
+def listing() -> str:
+    """All studies, a line each."""
+    header = ["study", "in the paper", "settings", "published", "what"]
+    rows = [[s.name, s.source, str(len(s.entries)), str(len(s.compared)), s.title] for s in STUDIES.values()]
+    return tables.text("Run one with: cll paper NAME", [Table("", header, rows, 2)]).rstrip()
+
+
+def run(options: RunOptions) -> None:
+    """Run the studies, then show them."""
+    options.check()
+    require(options.seeds is None or options.seeds >= 1, "seeds", options.seeds, "at least 1")
+    if not options.names:
+        raise UserError("Name a study, such as: cll paper main; cll paper list shows them.")
+    chosen, where = [study(name) for name in options.names], parse_where(options.where)
+    if options.assignments_from is not None and not options.assignments_from.is_dir():
+        raise UserError(f"There is no folder {options.assignments_from} to take clusters from.")
+    for protocol in PROTOCOLS:
+        mine = [one for one in chosen if (options.protocol or one.protocol) == protocol]
+        for grouped in ([s for s in mine if s.plot != "gradients"], [s for s in mine if s.plot == "gradients"]):
+            if grouped:
+                _run(options, grouped, protocol, where)
+
+
+def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: dict[str, list[Any]]) -> None:
+    seeds = options.seeds or max(one.seeds for one in chosen)
+    amount = Amount(seeds, options.epochs, options.pretrain_epochs, options.assignments_from)
+    cells = cells_of(chosen, protocol, amount, where)
+    if options.dry_run:
+        print("\n".join(f"{cell.key}  {cell.name}" for cell in cells))
+    elif chosen[0].plot == "gradients":
+        for cell in cells:
+            print(gradients.run(cell.config, options.store, protocol, options.draws, options.device))
+    else:
+        run_cells(cells, SweepFolder(options.store), options, "cll paper")
+        found = results.read([options.store], options.epochs)
+        print("\n".join(render(one, found, protocol, "text", only_run=True) for one in chosen))
+
+
+def show(options: ShowOptions) -> None:
+    """Tables, and perhaps a picture, of one study."""
+    asked = study(options.name)
+    protocol, found = options.protocol or asked.protocol, options.read()
+    if options.plot is not None:
+        write_bytes(options.plot, png(figures.draw(asked, found, protocol, options.places())))
+    if asked.plot == "gradients":
+        shown = [str(path) for path in gradients.files(options.places())]
+        print("\n".join(shown) or "The study gradients was not run yet; do so with: cll paper gradients")
+        return
+    if not any(runs.rows for runs in found.of(asked, protocol).values()):
+        print(f"Nothing of {asked.name} was run under the protocol {protocol} yet.", file=sys.stderr)
+    text = render(asked, found, protocol, options.format, options.only_run)
+    if options.out is None:
+        print(text, end="")
+    else:
+        write_bytes(options.out, text.encode())
+
+
+def print_status(options: StatusOptions) -> None:
+    """A line per study and protocol."""
+    found, rows = options.read(), []
+    for one in (one for one in STUDIES.values() if one.plot != "gradients"):
+        for protocol in PROTOCOLS if options.protocol is None else (options.protocol,):
+            amount = Amount(options.seeds or one.seeds, options.epochs or 300)
+            rows.append([one.name, protocol, *_status(progress(one, found, protocol, amount))])
+    header = ["study", "protocol", "settings", "runs", "seeds", "minutes spent", "minutes left"]
+    heading = f"{len(found.rows)} runs; a run counts in every study that needs it"
+    print(tables.text(heading, [Table("", header, rows, 2)]), end="")
+
+
+def _status(now: Progress) -> list[str]:
+    left = "unknown" if now.left is None else f"{now.left:.0f}"
+    seeds = f"{now.seeds[0]} to {now.seeds[1]}"
+    return [f"{now.started} of {now.entries}", f"{now.runs} of {now.wanted}", seeds, f"{now.minutes:.1f}", left]
+
+
+def print_export(options: ExportOptions) -> None:
+    """Say how many files there are now."""
+    made = export(options.store, options.to)
+    print(f"{len(made)} results in {options.to}, {sum(path.stat().st_size for path in made) / 1000:.0f} kB")
+
+
+def make_page(options: PageOptions) -> None:
+    """Write the page, or check it."""
+    text = page.write_page(options.read(), options.places())
+    if options.check:
+        page.check_page(text, options.out)
+    else:
+        write_bytes(options.out, text.encode())
+        print(options.out)

@@ -1,0 +1,106 @@
+"""Ours beside the published numbers, and Welch's test between methods. Percent everywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from complementary.paper.entries import Entry
+from complementary.paper.protocols import FIGURES, NOISE, Protocol
+from complementary.paper.published import RUNS, Published
+from complementary.paper.results import Results, Runs
+from complementary.paper.studies import Study
+from complementary.summary import Spread
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry: its runs, the figures by the name of their column, and what was published."""
+
+    entry: Entry
+    runs: Runs
+    figures: dict[str, Spread | None]
+
+    @property
+    def ours(self) -> Spread | None:
+        """The figure that is compared with the paper."""
+        return next(iter(self.figures.values()))
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published mean, in points; None if either is missing."""
+        if self.ours is None or self.entry.published is None:
+            return None
+        return 100 * self.ours.mean - self.entry.published.mean
+
+
+@dataclass(frozen=True)
+class Welch:
+    """Welch's test: the difference of two means in points, ``p`` (None: too few runs, or no spread), and both n."""
+
+    difference: float
+    p: float | None
+    first: int
+    second: int
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two methods of one setting: what we found, and what follows from the published means and deviations."""
+
+    first: Line
+    second: Line
+    ours: Welch | None
+    published: Welch | None
+
+
+def figures_of(study: Study, protocol: Protocol) -> dict[str, str]:
+    """Which figures of a run a study reports, by the name of their column."""
+    return (NOISE if study.value == "noise" else FIGURES[protocol]) | dict(study.more)
+
+
+def lines(study: Study, results: Results, protocol: Protocol) -> list[Line]:
+    """All entries of a study; figures are None where nothing was run."""
+    names = figures_of(study, protocol)
+    return [
+        Line(entry, runs, {name: runs.spread(figure) for name, figure in names.items()})
+        for entry, runs in results.of(study, protocol).items()
+    ]
+
+
+def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contrast]:
+    """The pairs of methods that a study compares, setting by setting."""
+    figure = next(iter(figures_of(study, protocol).values()))
+    known = {(line.entry.where, line.entry.method): line for line in lines(study, results, protocol)}
+    found = []
+    for where in dict.fromkeys(place for place, _ in known):
+        for a, b in study.pairs:
+            first, second = known.get((where, a)), known.get((where, b))
+            if first is not None and second is not None:
+                ours = welch(_percent(first, figure), _percent(second, figure))
+                found.append(Contrast(first, second, ours, _from_paper(first.entry.published, second.entry.published)))
+    return found
+
+
+def _percent(line: Line, figure: str) -> list[float]:
+    return [100 * value for value in line.runs.values(figure)]
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> Welch | None:
+    """Welch's t-test, two-sided; None if a side is empty."""
+    return _welch(Spread.of(first), Spread.of(second)) if first and second else None
+
+
+def _from_paper(first: Published | None, second: Published | None) -> Welch | None:
+    """The same from published means and deviations."""
+    if first is None or second is None:
+        return None
+    return _welch(Spread(first.mean, first.std, RUNS), Spread(second.mean, second.std, RUNS))
+
+
+def _welch(a: Spread, b: Spread) -> Welch:
+    from scipy import stats
+
+    p = None
+    if a.deviation is not None and b.deviation is not None and (a.deviation or b.deviation):
+        numbers = (a.mean, a.deviation, a.count, b.mean, b.deviation, b.count)
+        p = float(stats.ttest_ind_from_stats(*numbers, equal_var=False).pvalue)
+    return Welch(a.mean - b.mean, p, a.count, b.count)

@@ -1,0 +1,177 @@
+"""Studies as pictures in the paper's form, from the results of a store alone."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from complementary.errors import UserError
+from complementary.paper import gradients
+from complementary.paper.compare import Contrast, Line, contrasts, lines
+from complementary.paper.protocols import Protocol
+from complementary.paper.results import Results
+from complementary.paper.studies import Study
+from complementary.report import COLOURS, INK, new_figure
+
+MORE = (
+    *("#7a5aa6", "#b3485b", "#4a8fa3", "#8c7a2c", "#5b6570", "#c46a9a", "#3f6b3f"),
+    *("#a3a0d8", "#e0a3ad", "#9fd0de", "#d6c980", "#b0b8c0", "#7d3c98", "#1f4e5f"),
+)
+
+
+WIDE = 12  # settings side by side
+
+
+def draw(study: Study, results: Results, protocol: Protocol, stores: Sequence[Path] = ()) -> Any:
+    """The picture of a study; settings of which nothing was run are left out."""
+    if study.plot == "gradients":
+        return _gradients(study, stores, protocol)
+    if study.plot == "p-values":
+        return _p_values(study, contrasts(study, results, protocol), protocol)
+    found = [line for line in lines(study, results, protocol) if line.ours is not None]
+    if not found:
+        raise UserError(_nothing(study, protocol))
+    return PLOTS[study.plot](study, found, protocol)
+
+
+def _nothing(study: Study, protocol: Protocol) -> str:
+    return f"Nothing of the study {study.name} was run under the protocol {protocol}, so there is no picture of it yet."
+
+
+def _colour(method: str, among: list[str]) -> str:
+    return COLOURS.get(method) or MORE[among.index(method) % len(MORE)]
+
+
+def _place(line: Line) -> str:
+    """What stands below a group of bars."""
+    s = line.entry.setting
+    ratios = [f"ρ={s.tail:g}"] * (s.tail > 1) + [f"bias {s.bias:g}"] * (s.bias > 1)
+    return "\n".join(part for part in (s.data, *ratios, s.loss, line.entry.group) if part)
+
+
+def _mean(line: Line) -> float:
+    assert line.ours is not None
+    return 100 * line.ours.mean
+
+
+def _deviation(line: Line) -> float:
+    return 100 * (line.ours.deviation or 0.0) if line.ours is not None else 0.0
+
+
+def _bars(study: Study, found: list[Line], protocol: Protocol) -> Any:
+    """A group of bars per setting, a bar per method, a mark at the paper's value; a row per dataset if many."""
+    methods = list(dict.fromkeys(line.entry.method for line in found))
+    names = list(dict.fromkeys(line.entry.setting.data for line in found))
+    split = len({_place(line) for line in found}) > WIDE and len(names) > 1
+    panels = [[line for line in found if line.entry.setting.data == name] for name in names] if split else [found]
+    most = max(len({_place(line) for line in panel}) for panel in panels)
+    width = max(5.0, 1.0 + max(0.75, 0.22 * (len(methods) + 1)) * most)
+    figure, axes = new_figure(width, 3.0 * len(panels), rows=len(panels))
+    for axis, panel in zip(axes[:, 0], panels, strict=True):
+        _groups(axis, panel, methods)
+    return _finish(figure, axes[0][0], study, protocol, "◇ published")
+
+
+def _groups(axis: Any, found: list[Line], methods: list[str]) -> None:
+    places, width, seen = list(dict.fromkeys(map(_place, found))), 0.8 / len(methods), set[str]()
+    for line in found:
+        method, number = line.entry.method, line.entry.published
+        x = places.index(_place(line)) + (methods.index(method) + 0.5) * width - 0.4
+        label = None if method in seen else method
+        seen.add(method)
+        error = {"yerr": _deviation(line), "ecolor": INK} if _deviation(line) else {}
+        axis.bar(x, _mean(line), width * 0.92, color=_colour(method, methods), label=label, **error)
+        if number is not None:
+            axis.plot([x], [number.mean], "D", color="white", markeredgecolor=INK, markersize=4)
+    axis.set_xticks(range(len(places)), places, fontsize=8)
+    axis.set_xlim(-0.6, len(places) - 0.4)
+
+
+def _lines(study: Study, found: list[Line], protocol: Protocol) -> Any:
+    """A line per dataset (and mixer) over the values of the option that is varied."""
+    groups: dict[str, list[Line]] = {}
+    for line in found:
+        groups.setdefault(f"{line.entry.setting.data} {line.entry.group}", []).append(line)
+    figure, axes = new_figure(5.6, 3.6)
+    axis = axes[0][0]
+    for name, members in groups.items():
+        xs = [float(line.entry.method.partition("=")[2]) for line in members]
+        ys, errors = [_mean(line) for line in members], [_deviation(line) for line in members]
+        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=_colour(name, list(groups)))
+    axis.set_xlabel(found[0].entry.method.partition("=")[0], fontsize=9)
+    return _finish(figure, axis, study, protocol)
+
+
+def _scatter(study: Study, found: list[Line], protocol: Protocol) -> Any:
+    """Accuracy over the noise of the mixes."""
+    figure, axes = new_figure(5.2, 3.6)
+    axis, methods = axes[0][0], [line.entry.method for line in found]
+    for line in found:
+        noise = line.runs.spread("noise_ratio")
+        if noise is not None:
+            axis.plot(
+                [100 * noise.mean],
+                [_mean(line)],
+                "o",
+                label=line.entry.method,
+                color=_colour(line.entry.method, methods),
+            )
+    axis.set_xlabel("noisy mixes, % (oracle)", fontsize=9)
+    return _finish(figure, axis, study, protocol)
+
+
+def _p_values(study: Study, pairs: Sequence[Contrast], protocol: Protocol) -> Any:
+    """The p of each pair, on a logarithmic axis."""
+    found = [(_place(pair.first), pair.ours.p, pair.ours) for pair in pairs if pair.ours and pair.ours.p is not None]
+    if not found:
+        raise UserError(_nothing(study, protocol))
+    figure, axes = new_figure(max(5.0, 0.7 * len(found)), 3.6)
+    axis = axes[0][0]
+    for x, (_, p, test) in enumerate(found):
+        axis.bar(x, max(p, 1e-300), color=COLOURS["icm"], width=0.6)
+        axis.text(x, max(p, 1e-300), f"n = {test.first}, {test.second}", fontsize=7, ha="center", va="bottom")
+    axis.set_yscale("log")
+    axis.axhline(0.05, color=INK, linewidth=0.8, linestyle="--", label="0.05")
+    axis.set_xticks(range(len(found)), [place for place, _, _ in found], fontsize=8)
+    return _finish(figure, axis, study, protocol, unit="p")
+
+
+def _gradients(study: Study, stores: Sequence[Path], protocol: Protocol) -> Any:
+    """MSE, bias² and variance over steps: a row of panels per dataset, the mean of its seeds per method."""
+    known: dict[str, list[dict[str, Any]]] = {}
+    for content in map(gradients.read, gradients.files(stores)):
+        if content["protocol"] == protocol:
+            known.setdefault(content["settings"]["source"]["data"], []).append(content)
+    if not known:
+        raise UserError(_nothing(study, protocol))
+    figure, axes = new_figure(11, 2.9 * len(known), rows=len(known), columns=len(gradients.FIGURES))
+    for row, (data, contents) in zip(axes, known.items(), strict=True):
+        for axis, (name, title) in zip(row, gradients.FIGURES.items(), strict=True):
+            for method in gradients.METHODS:
+                steps, means = _curve(contents, method, name)
+                axis.plot(steps, means, label=method, color=_colour(method, list(gradients.METHODS)))
+            axis.set_title(f"{title}, {data}", fontsize=10, loc="left", color=INK)
+            axis.set_xlabel("step", fontsize=9)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _curve(contents: list[dict[str, Any]], method: str, name: str) -> tuple[list[int], list[float]]:
+    values: dict[int, list[float]] = {}
+    for row in (row for content in contents for row in content["gradients"] if row["method"] == method):
+        values.setdefault(int(row["step"]), []).append(float(row[name]))
+    steps = sorted(values)
+    return steps, [statistics.fmean(values[step]) for step in steps]
+
+
+def _finish(figure: Any, axis: Any, study: Study, protocol: Protocol, more: str = "", unit: str = "") -> Any:
+    what = unit or ("noisy mixes, %" if study.value == "noise" else "test accuracy, %")
+    axis.set_ylabel(what, fontsize=9, color=INK)
+    axis.set_title(
+        f"{study.title}; protocol {protocol}{'; ' if more else ''}{more}", fontsize=10, loc="left", color=INK
+    )
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+PLOTS: dict[str, Callable[[Study, list[Line], Protocol], Any]] = {"bars": _bars, "lines": _lines, "scatter": _scatter}

@@ -1,0 +1,188 @@
+"""docs/reproduction.md: what was run, what it says of each published number and claim. All of it from a store."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from complementary import tables
+from complementary.errors import UserError
+from complementary.paper import gradients, published
+from complementary.paper.claims import judge
+from complementary.paper.compare import Line, lines
+from complementary.paper.protocols import PROTOCOLS, Protocol
+from complementary.paper.render import heading, show_published, tables_of
+from complementary.paper.results import Results, Runs
+from complementary.paper.runs import Amount, progress
+from complementary.paper.studies import STUDIES, Study
+from complementary.tables import Table, show_spread
+
+INTRO = """# The paper, reproduced
+
+Every table and figure of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026) is a study of `cll paper`. This page is made
+from the stored results by `cll paper page`. What was not run is blank, and no verdict on it is given.
+
+Two protocols. **ours**: the method as the paper writes it; labels, held-out part, clusters and initial weights vary
+with the seed; reported are the last epoch and the one that SCEL chose without any true label, on all 10,000 test
+images. **paper**: what its published code did (`mix.AS_CODED`, labels of NumPy seed 1126, Adam re-created every epoch),
+with the best epoch on the test set. Each run's JSON file holds its whole configuration.
+"""
+NEAR = 1.0  # points from the published number that count as reproduced
+CLAIMS = """The third column checks the paper against its own tables and theory. The last two are computed from our
+runs, by the rules below the table.
+"""
+
+
+def write_page(results: Results, stores: Sequence[Path] = (), amount: Amount | None = None) -> str:
+    """The whole page as Markdown."""
+    parts = [INTRO, "## What was run\n", _overview(results, stores, amount or Amount())]
+    parts += ["## Which reading of the method gives the published numbers?\n", _question(results)]
+    parts += ["## Claims\n", CLAIMS, _claims(results), _rules(results)]
+    parts += ["## Tables\n", *_all_tables(results), _left(results)]
+    return "\n".join(parts)
+
+
+def _markdown(found: Sequence[Table]) -> str:
+    return tables.markdown("", found).lstrip("\n")
+
+
+# --- what was run -------------------------------------------------------------------------------------
+
+
+def _overview(results: Results, stores: Sequence[Path], amount: Amount) -> str:
+    devices = sorted({str(row["device"]) for row in results.rows if row.get("device")})
+    spent = sum(row.get("train_seconds") or 0.0 for row in results.rows) / 3600
+    first = f"{len(results.rows)} runs" + (
+        f" on {', '.join(devices)}, {spent:.1f} hours of training." if devices else "."
+    )
+    header = ["study", "in the paper", "published numbers"]
+    header += [f"{what}, {protocol}" for protocol in PROTOCOLS for what in ("settings run", "seeds", "epochs")]
+    rows = [_row(study, results, stores, amount) for study in STUDIES.values()]
+    return f"{first}\n\n" + _markdown([Table("", header, rows, 2)]) + _origins(results)
+
+
+def _row(study: Study, results: Results, stores: Sequence[Path], amount: Amount) -> list[str]:
+    row = [study.name, study.source, str(len(study.compared) or "")]
+    for protocol in PROTOCOLS:
+        if study.plot == "gradients":
+            row += _gradients(stores, protocol, len(study.entries))
+            continue
+        now = progress(study, results, protocol, amount)
+        least, most = now.seeds
+        seeds = "" if not now.started else f"{least}" if least == most else f"{least} to {most}"
+        row += [f"{now.started} of {now.entries}", seeds, ", ".join(map(str, now.epochs))]
+    return row
+
+
+def _gradients(stores: Sequence[Path], protocol: Protocol, wanted: int) -> list[str]:
+    found = [content for content in map(gradients.read, gradients.files(stores)) if content["protocol"] == protocol]
+    names = {content["settings"]["source"]["data"] for content in found}
+    epochs = sorted({str(content["settings"]["training"]["epochs"]) for content in found})
+    return [f"{len(names)} of {wanted}", str(len(found) // len(names)) if names else "", ", ".join(epochs)]
+
+
+def _origins(results: Results) -> str:
+    """Where the clusters came from."""
+    origins: dict[str, int] = {}
+    for row in results.rows:
+        if row["mix"] in ("icm", "micm"):
+            own = f"{row['encoder']}, pretrained for {row['pretrain_epochs']} epochs with the run's seed"
+            name = own if row["assignments"] is None else f"`{row['assignments']}`"
+            origins[name] = origins.get(name, 0) + 1
+    if not origins:
+        return ""
+    return "\nClusters: " + "; ".join(f"{name} ({count} runs)" for name, count in sorted(origins.items())) + ".\n"
+
+
+# --- the first question -------------------------------------------------------------------------------
+
+
+def _question(results: Results) -> str:
+    """The variants of ICM, and which of them come near the published number."""
+    said = []
+    for protocol in PROTOCOLS:
+        found = [line for line in lines(STUDIES["as-coded"], results, protocol) if line.ours is not None]
+        for data in dict.fromkeys(line.entry.setting.data for line in found):
+            said.append(_nearest(data, [line for line in found if line.entry.setting.data == data], protocol))
+    return "\n".join(said) if said else "Not run yet: `cll paper as-coded`.\n"
+
+
+def _nearest(data: str, found: Sequence[Line], protocol: Protocol) -> str:
+    table = _markdown(
+        [Table("", ["variant", *found[0].figures, "published", "difference"], [*map(_figures, found)], 1)]
+    )
+    ranked = sorted(
+        (
+            (abs(line.difference), line)
+            for line in found
+            if line.entry.setting.mix == "icm" and line.difference is not None
+        ),
+        key=lambda pair: pair[0],
+    )
+    if not ranked:
+        return f"{data}, protocol {protocol}:\n\n{table}"
+    near = "; ".join(f"**{line.entry.method}**" for off, line in ranked if off <= NEAR) or "none"
+    off, best = ranked[0][1].difference, ranked[0][1].entry
+    wanted = best.published.mean if best.published else "-"
+    said = (
+        f"{data}, protocol {protocol}: within {NEAR:g} point of {wanted}: {near}. Nearest: {best.method} ({off:+.2f})"
+    )
+    return f"{said}, of {len(ranked)} that were run.\n\n{table}"
+
+
+def _figures(line: Line) -> list[str]:
+    shown = [show_spread(spread, True) for spread in line.figures.values()]
+    difference = "" if line.difference is None else f"{line.difference:+.2f}"
+    return [line.entry.method, *shown, show_published(line.entry.published), difference]
+
+
+# --- claims -------------------------------------------------------------------------------------------
+
+
+def _claims(results: Results) -> str:
+    rows = []
+    for claim in published.claims():
+        unit = "" if claim.unit in ("-", "p", "ratio") else f" {claim.unit}"
+        verdicts = [judge(claim, results, protocol) for protocol in PROTOCOLS]
+        shown = [f"{'' if v.word == 'a setting' else f'**{v.word}** '}{v.evidence}".strip() for v in verdicts]
+        own = "" if claim.verdict == "-" else f"{claim.verdict}: {claim.check}"
+        rows.append([claim.id, f"{claim.text}: {claim.value}{unit} ({claim.where})", own, *shown])
+    return _markdown([Table("", ["", "claim", "against its own tables and theory", *PROTOCOLS], rows, 5)])
+
+
+def _rules(results: Results) -> str:
+    rules = [(claim.id, judge(claim, results, "ours").rule) for claim in published.claims()]
+    return "Holds if: " + "; ".join(f"{id}: {rule}" for id, rule in rules if rule) + ".\n"
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+
+def _all_tables(results: Results) -> list[str]:
+    said = []
+    for study in STUDIES.values():
+        for protocol in PROTOCOLS:
+            if found := _tables(study, results, protocol):
+                said.append(f"### {study.name}, protocol {protocol}\n\n{heading(study, protocol)}\n\n{found}")
+    return said or ["Nothing was run yet.\n"]
+
+
+def _tables(study: Study, results: Results, protocol: Protocol) -> str:
+    known: dict[object, Runs] = {entry: runs for entry, runs in results.of(study, protocol).items() if runs.rows}
+    return _markdown(tables_of(study, results, protocol, only_run=True)) if known and study.plot != "gradients" else ""
+
+
+def _left(results: Results) -> str:
+    """What nobody ran yet, under either protocol."""
+    left = []
+    for study in STUDIES.values():
+        missing = sum(
+            not any(results.find(entry.setting, protocol).rows for protocol in PROTOCOLS) for entry in study.entries
+        )
+        if missing and study.plot != "gradients":
+            left.append(f"{study.name} ({missing} of {len(study.entries)} settings)")
+    return f"## Left to run\n\n{', '.join(left)}.\n" if left else "Every setting was run at least once.\n"
+
+
+def check_page(text: str, path: Path) -> None:
+    """Raise if ``path`` does not hold exactly this page."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path} is not what the store gives; make it anew with 'cll paper page --out {path}'.")

@@ -1,0 +1,129 @@
+"""Studies as tables: our mean ± deviation (n) beside the published one, the difference, and Welch's tests."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from complementary import tables
+from complementary.paper.compare import Contrast, Line, Welch, contrasts, figures_of, lines
+from complementary.paper.entries import Entry
+from complementary.paper.protocols import Protocol
+from complementary.paper.published import RUNS, Published
+from complementary.paper.results import Results
+from complementary.paper.studies import Study
+from complementary.tables import Table, show_spread
+
+KEYS: dict[str, Callable[[Entry], str]] = {
+    "data": lambda entry: entry.setting.data,
+    "long tail": lambda entry: f"{entry.setting.tail:g}",
+    "bias": lambda entry: f"{entry.setting.bias:g}",
+    "loss": lambda entry: entry.setting.loss,
+    "group": lambda entry: entry.group,
+    "method": lambda entry: entry.method,
+}
+
+
+def render(study: Study, results: Results, protocol: Protocol, form: str, only_run: bool = False) -> str:
+    """A study in one of the forms text, markdown, latex and csv; ``only_run``: as in `tables_of`, but for csv."""
+    if form == "csv":
+        return as_csv(study, results, protocol)
+    return FORMATS[form](heading(study, protocol), tables_of(study, results, protocol, only_run))
+
+
+def heading(study: Study, protocol: Protocol) -> str:
+    """What the numbers are, in one line."""
+    note = f" {study.note}" if study.note else ""
+    return (
+        f"{study.title} ({study.source}), protocol {protocol}: mean ± standard deviation (number of seeds), in "
+        f"percent; blank: not run, or not published.{note}"
+    )
+
+
+def tables_of(study: Study, results: Results, protocol: Protocol, only_run: bool = False) -> list[Table]:
+    """The entries, and the tests between methods; ``only_run``: leave out settings of which nothing was run."""
+    found = lines(study, results, protocol)
+    pairs = contrasts(study, results, protocol)
+    if only_run:
+        known = {line.entry.where for line in found if line.runs.rows}
+        found = [line for line in found if line.entry.where in known]
+        pairs = [pair for pair in pairs if pair.ours is not None]
+    keys = _keys([line.entry for line in found])
+    made = [_entries(found, keys, list(figures_of(study, protocol)))] if found else []
+    return [*made, _tests(pairs, keys)] if pairs else made
+
+
+def _keys(entries: Sequence[Entry]) -> list[str]:
+    """The columns that tell entries apart; data and method always stand there."""
+    varied = {name for name, read in KEYS.items() if len({read(entry) for entry in entries}) > 1}
+    return [name for name in KEYS if name in varied or name in ("data", "method")]
+
+
+def _entries(found: Sequence[Line], keys: list[str], figures: list[str]) -> Table:
+    long = len({line.runs.epochs for line in found if line.runs.rows}) > 1
+    header = [*keys, *figures, "published", "difference", *(["epochs"] if long else [])]
+    rows = []
+    for line in found:
+        numbers = [show_spread(line.figures[name], True) for name in figures]
+        numbers += [show_published(line.entry.published), _signed(line.difference)]
+        numbers += [str(line.runs.epochs or "")] if long else []
+        rows.append([*(KEYS[key](line.entry) for key in keys), *numbers])
+    return Table("", header, rows, len(keys))
+
+
+def _tests(pairs: Sequence[Contrast], keys: list[str]) -> Table:
+    keys = [key for key in keys if key != "method"]
+    header = [*keys, "compared", "difference", "p (Welch)", "n", "published", f"p from published, n = {RUNS}"]
+    rows = []
+    for pair in pairs:
+        entry = pair.first.entry
+        name = f"{entry.method} - {pair.second.entry.method}"
+        mine, paper = _shown(pair.ours), _shown(pair.published)
+        rows.append([*(KEYS[key](entry) for key in keys), name, *mine, *paper[:2]])
+    return Table("Difference of means in points, and Welch's two-sided test", header, rows, len(keys) + 1)
+
+
+def _shown(test: Welch | None) -> list[str]:
+    if test is None:
+        return ["", "", ""]
+    return [_signed(test.difference), show_p(test.p), f"{test.first}, {test.second}"]
+
+
+def show_p(p: float | None) -> str:
+    """A p-value with four digits; "" where there is none."""
+    return "" if p is None else f"{p:.4g}"
+
+
+def show_published(number: Published | None) -> str:
+    """``36.21 ± 0.19``."""
+    if number is None:
+        return ""
+    return f"{number.mean:.2f}" + ("" if number.std is None else f" ± {number.std:.2f}")
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
+
+
+def as_csv(study: Study, results: Results, protocol: Protocol) -> str:
+    """One line per entry and figure, in percent and full precision: for other programs."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    numbers = ["mean", "std", "n", "epochs", "published_mean", "published_std", "difference"]
+    writer.writerow(["study", "protocol", *(key.replace(" ", "_") for key in KEYS), "figure", *numbers])
+    for line in lines(study, results, protocol):
+        number, first = line.entry.published, next(iter(line.figures))
+        for name, spread in line.figures.items():
+            std = None if spread is None or spread.deviation is None else 100 * spread.deviation
+            ours = ("", "", 0) if spread is None else (100 * spread.mean, std, spread.count)
+            paper = ("", "") if number is None else (number.mean, number.std)
+            difference = line.difference if name == first else None
+            place = [study.name, protocol, *(read(line.entry) for read in KEYS.values()), name]
+            writer.writerow([*place, *ours, line.runs.epochs, *paper, difference])
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[str, Sequence[Table]], str]] = {
+    "text": tables.text,
+    "markdown": tables.markdown,
+    "latex": tables.latex,
+}

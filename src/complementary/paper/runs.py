@@ -1,0 +1,159 @@
+"""Studies as cells of a sweep; what they cost; and their results as small files to be kept."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from complementary.checkpoint import write_bytes
+from complementary.config import Config
+from complementary.errors import UserError
+from complementary.grid import Cell
+from complementary.paper import gradients
+from complementary.paper.entries import Entry
+from complementary.paper.protocols import Protocol, config_of, examples, with_assignments
+from complementary.paper.results import Results
+from complementary.paper.studies import Study
+from complementary.settings import flat
+from complementary.store import read_result
+from complementary.summary import show
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much of each entry is wanted, and whence its clusters come."""
+
+    seeds: int = 3
+    epochs: int = 300
+    pretrain_epochs: int = 800
+    assignments: Path | None = None
+
+    def config(self, entry: Entry, protocol: Protocol, seed: int = 0) -> Config:
+        """The configuration of one run."""
+        options: dict[str, Any] = {"epochs": self.epochs, "seed": seed}
+        options |= {"pretrain_epochs": self.pretrain_epochs} if entry.setting.clustered else {}
+        config = config_of(entry.setting, protocol, **options)
+        return config if self.assignments is None else with_assignments(config, self.assignments)
+
+
+def cells_of(
+    studies: Iterable[Study], protocol: Protocol, amount: Amount, where: Mapping[str, Sequence[Any]] | None = None
+) -> list[Cell]:
+    """All runs of these studies, each once, in the order of seeds; ``where``: option -> values that count."""
+    found: dict[str, Cell] = {}
+    for seed in range(amount.seeds):
+        for entry in (entry for study in studies for entry in study.entries):
+            config = amount.config(entry, protocol, seed)
+            if _matches(config, where or {}):
+                cell = Cell(config, f"{name_of(entry)} {protocol} seed={seed}")
+                found.setdefault(cell.key, cell)
+    if not found:
+        asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
+        raise UserError(f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME'.")
+    return list(found.values())
+
+
+def name_of(entry: Entry) -> str:
+    """For people: ``cifar10 ρ=100 s-nl icm``."""
+    s = entry.setting
+    parts = [s.data, *([f"ρ={s.tail:g}"] if s.tail > 1 else []), *([f"bias={s.bias:g}"] if s.bias > 1 else [])]
+    return " ".join([*parts, s.loss, *([entry.group] if entry.group else []), entry.method])
+
+
+def _matches(config: Config, where: Mapping[str, Sequence[Any]]) -> bool:
+    options = flat(config)
+    return all(options[name] in values for name, values in where.items())
+
+
+# --- how far, and how long ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A study under one protocol: entries with at least one run, runs of those wanted, seeds, minutes of training.
+
+    ``left``: minutes that the missing runs will take at the measured speed; None if no speed is known.
+    """
+
+    entries: int
+    started: int
+    runs: int
+    wanted: int
+    seeds: tuple[int, int]
+    epochs: tuple[int, ...]
+    minutes: float
+    left: float | None
+
+
+def progress(study: Study, results: Results, protocol: Protocol, amount: Amount) -> Progress:
+    """How far a study is, ``amount`` being what is wanted."""
+    known = results.of(study, protocol)
+    counts = [len(runs.seeds) for runs in known.values()]
+    rows = {row["config_hash"]: row for runs in known.values() for row in runs.rows}
+    missing = {entry: amount.seeds - len(runs.seeds) for entry, runs in known.items() if len(runs.seeds) < amount.seeds}
+    return Progress(
+        len(counts),
+        sum(count > 0 for count in counts),
+        sum(min(count, amount.seeds) for count in counts),
+        len(counts) * amount.seeds,
+        (min(counts), max(counts)),
+        tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
+        sum(row.get("train_seconds") or 0.0 for row in rows.values()) / 60,
+        _left(missing, results, protocol, amount),
+    )
+
+
+def _left(missing: dict[Entry, int], results: Results, protocol: Protocol, amount: Amount) -> float | None:
+    """Minutes for so many runs of each entry; None if the speed of one is not known."""
+    total, speeds = 0.0, _speeds(results)
+    for entry, count in missing.items():
+        one = minutes(amount.config(entry, protocol), speeds) if speeds else None
+        if one is None:
+            return None
+        total += count * one
+    return total
+
+
+def _speeds(results: Results) -> dict[tuple[str, ...], float]:
+    """Images per second by network and mixer, and by network alone."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in results.rows:
+        if row.get("images_per_second"):
+            for key in ((row["model"], row["mix"]), (row["model"],)):
+                found.setdefault(key, []).append(row["images_per_second"])
+    return {key: statistics.fmean(values) for key, values in found.items()}
+
+
+def minutes(config: Config, speeds: Mapping[tuple[str, ...], float]) -> float | None:
+    """How long one run takes at the speed of runs of the same network (and mixer, if there are some)."""
+    model, training = config.network.model, config.training
+    speed = speeds.get((model, config.mixing.mix)) or speeds.get((model,))
+    steps = training.epochs * (round(examples(config) * (1 - config.source.holdout)) // training.batch)
+    return None if speed is None else steps * training.batch / speed / 60
+
+
+# --- results to keep ----------------------------------------------------------------------------------
+
+
+def export(store: Path, to: Path) -> list[Path]:
+    """Copy the result of every run in ``store`` to a small file in ``to`` -> the files."""
+    if not store.exists():
+        raise UserError(f"There is no store {store}; name the folder of a 'cll paper' run with --store.")
+    results = {_file_name(content): content for content in map(read_result, sorted(store.glob("runs/*/result.json")))}
+    results |= {path.name: gradients.read(path) for path in gradients.files([store])}
+    if not results:
+        raise UserError(f"There is no finished run in {store} to export.")
+    to.mkdir(parents=True, exist_ok=True)
+    for name, content in results.items():
+        write_bytes(to / name, (json.dumps(content, sort_keys=True) + "\n").encode())
+    return [to / name for name in results]
+
+
+def _file_name(result: dict[str, Any]) -> str:
+    """``cifar10-rho100-s-nl-icm-3f2a91c0d4e5-seed0.json``; the digits are those of its configuration."""
+    config = result["config"]
+    source, method = config["source"], f"{config['training']['loss']}-{config['mixing']['mix']}"
+    key = f"{result['config_hash'][:12]}-seed{config['seed']}"
+    return f"{source['data']}-rho{source['long_tail']:g}-{method}-{key}.json"
