@@ -12,11 +12,12 @@ from torch import Tensor
 
 from complementary import checkpoint
 from complementary.errors import UserError
+from complementary.rows import Rows
 
 VERSION = 1
 
 
-def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor, made_by: dict[str, Any]) -> None:
+def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor | Rows, made_by: dict[str, Any]) -> None:
     """Store ``assignment`` int [M] of the examples ``inputs`` [M, ...], and the configuration that made it."""
     if len(assignment) != len(inputs) or int(assignment.max()) >= clusters:
         raise UserError(
@@ -28,7 +29,7 @@ def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor, made_by
     checkpoint.write(path, {"assignment": small}, record)
 
 
-def read(path: Path, inputs: Tensor | None = None) -> tuple[Tensor, dict[str, Any]]:
+def read(path: Path, inputs: Tensor | Rows | None = None) -> tuple[Tensor, dict[str, Any]]:
     """-> (assignment int64 [M], record). With ``inputs``, check that the file belongs to exactly these examples."""
     tensors, record = checkpoint.read(path)
     if "assignment" not in tensors or record.get("version") != VERSION:
@@ -45,7 +46,7 @@ def read(path: Path, inputs: Tensor | None = None) -> tuple[Tensor, dict[str, An
     return assignment, record
 
 
-def digest(inputs: Tensor) -> str:
+def digest(inputs: Tensor | Rows) -> str:
     """SHA-256 of the examples' bytes, in order."""
     sha = hashlib.sha256(f"{inputs.dtype} {list(inputs.shape)}".encode())
     for part in inputs.split(4096):

@@ -32,6 +32,7 @@ from complementary.encoders.body import body_for, build_body, features
 from complementary.errors import UserError
 from complementary.models import Network
 from complementary.pretrain import PretrainConfig, chosen_images, pretrain
+from complementary.rows import Rows, rows_of
 
 IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
 
@@ -54,20 +55,20 @@ def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None
     kind, _, path = source.encoder.partition(":")
     if kind == "embeddings" and path:
         return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
-    return _encode(source, dataset, dataset.train.inputs[chosen], progress)
+    return _encode(source, dataset, rows_of(dataset.train.inputs, chosen), progress)
 
 
 def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
     """The same of the test examples, float32 [T, D]; None without any, or where vectors come from a file."""
     if dataset.test is None or source.encoder.startswith("embeddings:"):
         return None
-    return _encode(source, dataset, dataset.test.inputs, None)
+    return _encode(source, dataset, Rows(dataset.test.inputs), None)
 
 
-def _encode(source: Source, dataset: Dataset, inputs: Tensor, progress: Any) -> Tensor:
+def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Tensor:
     """inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
     if source.encoder == "pixels":
-        return F.normalize(inputs.flatten(1).float())
+        return F.normalize(inputs.whole().flatten(1).float())
     device = choose_device(source.device)
     body = find_body(source, dataset, progress).to(device)
     mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
@@ -83,7 +84,7 @@ def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any]
         encoder = _content(source, dataset, chosen)
     except (OSError, UserError):
         return None  # `embed` will say what is wrong
-    inputs = digest(dataset.train.inputs[chosen])
+    inputs = digest(rows_of(dataset.train.inputs, chosen))
     return {"encoder": encoder, "inputs": inputs, "mean": list(dataset.mean), "std": list(dataset.std)}
 
 
@@ -137,7 +138,7 @@ def _wanted(source: Source, dataset: Dataset) -> PretrainConfig:
 
 def stage_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     """Where the encoder of ``config`` is kept."""
-    images = dataset.train.inputs[chosen_images(config, dataset)]
+    images = rows_of(dataset.train.inputs, chosen_images(config, dataset))
     # a name is not enough: two files of the user's may share one
     return stages.place(f"pretrain-{config.hash()[:16]}-{digest(images)[:16]}")
 

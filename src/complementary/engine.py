@@ -34,6 +34,7 @@ class Engine:
     precision: bf16 computes products in bfloat16 (weights, losses and sums stay float32).
     compile: fuse element-wise kernels (on a GPU). capture: replay steps as CUDA graphs (on a GPU).
     deterministic: the same bits in every run on the same machine.
+    stream: read inputs ahead from where they are, instead of holding them on the device (`feed`).
     """
 
     device: torch.device
@@ -41,6 +42,7 @@ class Engine:
     compile: bool = True
     capture: bool = True
     deterministic: bool = False
+    stream: Literal["auto", "always", "never"] = "auto"
 
     @staticmethod
     def of(device: "str | torch.device | Engine") -> "Engine":
@@ -53,6 +55,7 @@ class Engine:
         precision: Literal["auto", "bf16", "fp32"] = "auto",
         compile: bool = True,
         deterministic: bool = False,
+        stream: Literal["auto", "always", "never"] = "auto",
     ) -> "Engine":
         """Resolve what a user says; auto precision: bf16 on a GPU, fp32 on a CPU. Sets torch's global switches."""
         one_of("The precision", precision, ("auto", "bf16", "fp32"))
@@ -62,7 +65,7 @@ class Engine:
         else:
             _keep_memory()
         usual: Precision = "bf16" if found.type == "cuda" else "fp32"
-        return Engine(found, usual if precision == "auto" else precision, compile, True, deterministic)
+        return Engine(found, usual if precision == "auto" else precision, compile, True, deterministic, stream)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which networks compute."""

@@ -98,8 +98,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Class probabilities float32 [N, K]."""
         if not hasattr(self, "trainer_"):
             raise UserError("This classifier has not been fitted; call fit(X, not_y) first.")
-        inputs, wanted = as_inputs(X), self.trainer_.problem.inputs.shape[1:]
-        if inputs.shape[1:] != wanted:
+        inputs, wanted = as_inputs(X), self.trainer_.problem.shape
+        if tuple(inputs.shape[1:]) != wanted:
             raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             raise UserError("X holds NaN or infinity; clean or drop such rows first.")

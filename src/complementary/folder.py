@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from complementary import checkpoint, locks
 from complementary.errors import UserError
 from complementary.job import Job
+from complementary.ranks import ALONE, Team
 from complementary.settings import Settings, differences, read_toml, to_toml
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -32,23 +35,38 @@ def carry_out(
     resume: bool = False,
     checkpoint_seconds: float = 30.0,
     progress: Callable[[AnyJob], None] | None = None,
+    team: Team = ALONE,
 ) -> dict[str, Any]:
     """Do the job that ``make`` makes, in ``folder`` -> what ``finish`` returns, also written to result.json.
 
     ``finish`` writes what the job leaves behind (weights). ``resume``: go on with the job that is there;
-    one that is finished is not done again.
+    one that is finished is not done again. Of a ``team`` only process 0 writes, and returns something.
     """
+    if not team.leads:
+        _follow(folder, make, team)
+        return {}
     with _locked(folder):
-        if _finished(folder, config, resume):
+        finished = _finished(folder, config, resume)
+        team.told(torch.tensor(int(finished)))
+        if finished:
             stored: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             return stored
         job = make()
+        _restore(folder, job)
         _open(folder, config, job)
         loop(job, folder, checkpoint_seconds, progress)
         result = finish(folder, job)
         checkpoint.write_bytes(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         return result
+
+
+def _follow(folder: Path, make: Callable[[], Job], team: Team) -> None:
+    """The part of a process that writes nothing: the same steps on other examples."""
+    if not int(team.told(torch.tensor(0))):
+        job = make()
+        _restore(folder, job)
+        loop(job)
 
 
 def loop(
@@ -59,18 +77,19 @@ def loop(
 ) -> None:
     """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder."""
     saved = time.monotonic()
-    while not job.done:
-        closed = job.advance()
-        if folder is not None:
-            if closed:
-                with (folder / "metrics.jsonl").open("a") as file:
-                    file.write(_line(job.history[-1]))
-            if time.monotonic() - saved >= checkpoint_seconds or job.done:
-                job.check_health()
-                checkpoint.write(folder / "checkpoint.safetensors", *job.state())
-                saved = time.monotonic()
-        if progress is not None:
-            progress(job)
+    with contextlib.closing(job):
+        while not job.done:
+            closed = job.advance()
+            if folder is not None:
+                if closed:
+                    with (folder / "metrics.jsonl").open("a") as file:
+                        file.write(_line(job.history[-1]))
+                if time.monotonic() - saved >= checkpoint_seconds or job.done:
+                    job.check_health()
+                    checkpoint.write(folder / "checkpoint.safetensors", *job.state())
+                    saved = time.monotonic()
+            if progress is not None:
+                progress(job)
 
 
 @contextlib.contextmanager
@@ -110,16 +129,21 @@ def _finished(folder: Path, config: Settings, resume: bool) -> bool:
     return "result.json" in found
 
 
-def _open(folder: Path, config: Settings, job: Job) -> None:
-    """Restore the checkpoint if there is one, and bring config.toml and metrics.jsonl in step with it."""
-    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
-        leftover.unlink()
+def _restore(folder: Path, job: Job) -> None:
+    """Go back to the checkpoint if there is one; all processes must then stand at the same place."""
     path = folder / "checkpoint.safetensors"
     if path.exists():
         tensors, record = checkpoint.read(path)
         if record.get("config") != job.config_hash:
             raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
         job.restore(tensors, record)
+    job.check_same()
+
+
+def _open(folder: Path, config: Settings, job: Job) -> None:
+    """Bring config.toml and metrics.jsonl in step with the job."""
+    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
+        leftover.unlink()
     checkpoint.write_bytes(folder / "config.toml", to_toml(config).encode())
     checkpoint.write_bytes(folder / "metrics.jsonl", "".join(map(_line, job.history)).encode())
 

@@ -4,9 +4,12 @@ The loop itself is here, once, for classifiers and encoders alike; what a step d
 Every random draw of step (epoch, step) comes from a generator seeded with just that.
 """
 
+import functools
+import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,16 +17,35 @@ from torch import Tensor, nn
 
 from complementary.engine import Engine
 from complementary.errors import UserError
+from complementary.feed import Feed, Resident, Streamed
+from complementary.ranks import ALONE, Team
 from complementary.rng import address, generator
+from complementary.rows import Rows
 
 
 class Job(ABC):
-    """Counters, order of examples, health and history of a training in progress."""
+    """Counters, order of examples, health and history of a training in progress.
 
-    def __init__(self, config_hash: str, seed: int, epochs: int, batch: int, examples: int, engine: Engine) -> None:
+    ``batch`` and ``examples`` count those of all processes of the ``team``; each has its share of both.
+    """
+
+    feed: Feed = Resident(Rows(torch.empty(0)))  # what gives a step its raw examples; a subclass sets it, if it likes
+
+    def __init__(
+        self,
+        config_hash: str,
+        seed: int,
+        epochs: int,
+        batch: int,
+        examples: int,
+        engine: Engine,
+        team: Team = ALONE,
+    ) -> None:
         self.config_hash, self.seed, self.epochs, self.batch = config_hash, seed, epochs, batch
-        self.examples, self.engine, self.device = examples, engine, engine.device
+        self.examples, self.engine, self.device, self.team = examples, engine, engine.device, team
         self.steps_per_epoch = examples // batch
+        self.share = team.share(batch)
+        self.own_examples = len(range(examples)[team.part()])
         self.epoch = self.step_in_epoch = 0
         self.random = torch.Generator(device=self.device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -36,10 +58,11 @@ class Job(ABC):
     # --- what a subclass says -----------------------------------------------------------------------
 
     @abstractmethod
-    def step(self, index: Tensor, random: torch.Generator) -> Tensor:
+    def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         """One update on the examples at ``index`` int [B] -> the loss, a scalar on the device.
 
-        Fixed shapes, no wait for the device, all randomness from ``random``: on a GPU it is captured.
+        ``batch`` [B, ...]: their raw inputs, where those are streamed. Fixed shapes, no wait for the device, all
+        randomness from ``random``: on a GPU it is captured.
         """
 
     @abstractmethod
@@ -80,10 +103,10 @@ class Job(ABC):
             self._shuffle()
             self.loss_sum.zero_()
             self.open_epoch()
-        index = self.order[self.step_in_epoch * self.batch : (self.step_in_epoch + 1) * self.batch]
-        self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch))
+        index = self.order[self.step_in_epoch * self.share : (self.step_in_epoch + 1) * self.share]
+        self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch, *self.team.address))
         self.before_step()
-        self.run_step(index, self.random)
+        self.run_step(index, self.random, *self.feed.batch(self.steps_before()))
         self.step_in_epoch += 1
         closed = self.step_in_epoch == self.steps_per_epoch
         if closed and self.device.type == "cuda":  # this job's stream only: others may be capturing theirs
@@ -93,9 +116,13 @@ class Job(ABC):
             self._close_epoch()
         return closed
 
-    def _counted_step(self, index: Tensor, random: torch.Generator) -> Tensor:
+    def steps_before(self) -> int:
+        """How many steps lie behind."""
+        return self.epoch * self.steps_per_epoch + self.step_in_epoch
+
+    def _counted_step(self, index: Tensor, random: torch.Generator, *batch: Tensor) -> Tensor:
         """A step and its bookkeeping, in place on the device: one graph holds both."""
-        loss = self.step(index, random)
+        loss = self.step(index, random, *batch)
         self.loss_sum += loss
         new = (self.first_bad < 0) & ~torch.isfinite(loss)
         self.first_bad.copy_(torch.where(new, self.steps_taken, self.first_bad))
@@ -103,21 +130,23 @@ class Job(ABC):
         return loss
 
     def _shuffle(self) -> None:
-        source = generator(self.seed, "order", self.epoch)
-        self.order = torch.randperm(self.examples, generator=source).to(self.device)
+        self.order = order_of(self.seed, self.own_examples, self.team.address, self.epoch).to(self.device)
 
     def _close_epoch(self) -> None:
         self.check_health()
-        row = {"epoch": self.epoch + 1, "loss": float(self.loss_sum) / self.steps_per_epoch, **self.scores()}
+        row = {"epoch": self.epoch + 1, "loss": float(self.loss_sum) / self.steps_per_epoch, **self._scores()}
         self.history.append(row)
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
+
+    def _scores(self) -> dict[str, Any]:
+        return self.scores() if self.team.leads else {}
 
     def check_health(self) -> None:
         """Raise if a loss or a weight is not finite, naming the first bad step."""
         bad = int(self.first_bad)
         if bad < 0 and all(bool(torch.isfinite(p).all()) for n in self.networks() for p in n.parameters()):
             return
-        place = bad if bad >= 0 else self.epoch * self.steps_per_epoch + self.step_in_epoch - 1
+        place = bad if bad >= 0 else self.steps_before() - 1
         epoch, step = divmod(place, self.steps_per_epoch)
         raise UserError(
             f"The loss turned NaN or infinite at epoch {epoch + 1}, step {step + 1} (step {place + 1} in all). "
@@ -125,23 +154,64 @@ class Job(ABC):
             "for extreme values in the data."
         )
 
+    def feed_of(self, rows: Rows, streamed: bool) -> Feed:
+        """What gives the steps their share of ``rows``, this process's examples."""
+        if not streamed:
+            return Resident(rows.to(self.device))
+        order = functools.partial(order_of, self.seed, self.own_examples, self.team.address)
+        plan = functools.partial(_plan, order, self.share, self.steps_per_epoch, self.epochs)
+        return Streamed(rows, self.device, self.share, plan)
+
+    def check_same(self) -> None:
+        """Raise unless all processes have the same configuration, place and weights."""
+        if self.team.size == 1:
+            return
+        self.team.check_same(int(self.config_hash[:15], 16), "a configuration")
+        self.team.check_same(self.steps_before(), "a checkpoint")
+        weights = hashlib.sha256()
+        for tensor in (t for network in self.networks() for t in network.state_dict().values()):
+            weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        self.team.check_same(int(weights.hexdigest()[:15], 16), "weights")
+
+    def close(self) -> None:
+        """Stop what works ahead of the steps; the next step, if there is one, starts it again."""
+        self.feed.close()
+
     # --- what a checkpoint holds --------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and a JSON-able record from which `restore` goes on exactly."""
         record: dict[str, Any] = {"epoch": self.epoch, "step": self.step_in_epoch, "seconds": self.seconds}
-        record |= {"config": self.config_hash, "history": json.dumps(self.history)}
+        record |= {"config": self.config_hash, "history": json.dumps(self.history), "processes": self.team.size}
         return self.tensors() | {"loss_sum": self.loss_sum}, record
 
     def restore(self, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
-        """Go back to a state that `state` gave."""
+        """Go back to a state that `state` gave, in as many processes: their number decides who sees what."""
+        if (before := record.get("processes", 1)) != self.team.size:
+            raise UserError(
+                f"This training was started with {before} process{'es' * (before > 1)}, but now there "
+                f"{'are' if self.team.size > 1 else 'is'} {self.team.size}; resume it with as many as before, or start "
+                "anew with another --out."
+            )
         self.load_tensors(tensors)
         self.loss_sum.copy_(tensors["loss_sum"])
         self.epoch, self.step_in_epoch, self.seconds = record["epoch"], record["step"], record["seconds"]
-        self.steps_taken.fill_(self.epoch * self.steps_per_epoch + self.step_in_epoch)
+        self.steps_taken.fill_(self.steps_before())
         self.history = json.loads(record["history"])
         if self.step_in_epoch:
             self._shuffle()
+
+
+def order_of(seed: int, examples: int, address: tuple[int, ...], epoch: int) -> Tensor:
+    """The order in which an epoch shows a process its examples, int [N] on the CPU."""
+    return torch.randperm(examples, generator=generator(seed, "order", epoch, *address))
+
+
+def _plan(order: Any, batch: int, steps: int, epochs: int, start: int) -> Iterator[Tensor]:
+    """The examples of step ``start`` and of all later ones, int [B] each; ``order``: epoch -> int [N]."""
+    for epoch in range(start // steps, epochs):
+        batches = order(epoch)[: steps * batch].split(batch)
+        yield from batches[start % steps if epoch == start // steps else 0 :]
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -21,13 +21,16 @@ from complementary.encoders import ENCODERS
 from complementary.encoders.body import body_for, build_body, features
 from complementary.engine import Engine
 from complementary.errors import UserError, one_of
+from complementary.feed import too_large
 from complementary.folder import carry_out
 from complementary.imbalance import subset
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.probes import knn_accuracy
+from complementary.ranks import ALONE, Team
 from complementary.rng import address, seeded
+from complementary.rows import rows_of
 from complementary.settings import Settings, require
-from complementary.views import Draw, Views
+from complementary.views import NUMBERS, Views
 
 COLLAPSED = 0.05  # the gauge of healthy features is near 1
 SETTLED = 50  # steps before the gauge counts: it rests on running batch-norm statistics, which lag behind
@@ -92,10 +95,14 @@ class PretrainConfig(Settings):
 
 
 def two_views(
-    objective: nn.Module, views: Views, images: Tensor, first: Draw, second: Draw, mean: Tensor, std: Tensor
+    objective: nn.Module, views: Views, images: Tensor, first: Tensor, second: Tensor, mean: Tensor, std: Tensor
 ) -> Tensor:
-    """Images uint8 [B, C, H, W] and a draw for each view -> the loss: pure, so that it compiles as a whole."""
-    seen = (normalise(255 * views.apply(images, draw), mean, std) for draw in (first, second))
+    """Images uint8 [B, C, H, W] and the random numbers of each view [NUMBERS, B] -> the loss.
+
+    Pure, so that it compiles as a whole.
+    """
+    draws = (views.read(numbers, (images.shape[2], images.shape[3])) for numbers in (first, second))
+    seen = (normalise(255 * views.apply(images, draw), mean, std) for draw in draws)
     loss: Tensor = objective(*(x.contiguous(memory_format=torch.channels_last) for x in seen))
     return loss
 
@@ -103,19 +110,19 @@ def two_views(
 class Pretrainer(Job):
     """An encoder in training."""
 
-    def __init__(self, config: PretrainConfig, dataset: Dataset, device: str | torch.device | Engine) -> None:
-        chosen = chosen_images(config, dataset)
-        images = dataset.train.inputs[chosen]
-        check_images(dataset, config.batch, len(images))
-        engine = Engine.of(device)
-        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(images), engine)
+    def __init__(
+        self, config: PretrainConfig, dataset: Dataset, device: str | torch.device | Engine, team: Team = ALONE
+    ) -> None:
+        chosen, engine = chosen_images(config, dataset), Engine.of(device)
+        check_images(dataset, config.batch, len(chosen))
+        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(chosen), engine, team)
         self.config, self.dataset, self.chosen = config, dataset, chosen
-        self.images = images.to(self.device)
+        self.rows, shape = rows_of(dataset.train.inputs, chosen), tuple(dataset.train.inputs.shape[1:])
+        own = self.rows if team.size == 1 else self.rows.take(team.part())
+        self.feed = self.feed_of(own, too_large((own,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
-        self.body_name = config.body if config.body != "auto" else body_for(tuple(images.shape[1:]))
-        objective = build_objective(
-            config.encoder, self.body_name, tuple(images.shape[1:]), config.seed, config.max_pool
-        )
+        self.body_name = config.body if config.body != "auto" else body_for(shape)
+        objective = build_objective(config.encoder, self.body_name, shape, config.seed, config.max_pool)
         self.objective = objective.to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
         self.loss = engine.compiled(two_views)
@@ -138,23 +145,24 @@ class Pretrainer(Job):
 
     # --- the hot path -----------------------------------------------------------------------------
 
-    def step(self, index: Tensor, random: torch.Generator) -> Tensor:
+    def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         """One update on two views of the images at ``index`` int [B] -> the loss, a scalar on the device."""
         self.objective.train()
-        images = self.images[index]
-        size = (images.shape[2], images.shape[3])
-        first, second = (self.views.draw(len(index), size, self.device, random) for _ in range(2))
+        inputs, places = self.feed.find(index, batch)
+        images = inputs[places]
+        first, second = (torch.rand(NUMBERS, len(index), device=self.device, generator=random) for _ in range(2))
         with self.engine.autocast():
             loss: Tensor = self.loss(self.objective, self.views, images, first, second, self.mean, self.std)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        loss = self.team.average(self.objective, loss.detach())
         self.optimiser.step()
         self.objective.follow(self.momentum)
-        return loss.detach()
+        return loss
 
     def before_step(self) -> None:
         """Set this step's learning rate and momentum: a half cosine over the whole training."""
-        done = (self.epoch * self.steps_per_epoch + self.step_in_epoch) / (self.epochs * self.steps_per_epoch)
+        done = self.steps_before() / (self.epochs * self.steps_per_epoch)
         fall = (1 + math.cos(math.pi * done)) / 2
         group = self.optimiser.param_groups[0]  # the second, if any, is the part that does not decay
         if isinstance(group["lr"], Tensor):
@@ -174,8 +182,7 @@ class Pretrainer(Job):
     def scores(self) -> dict[str, Any]:
         """Learning rate, collapse gauge and, when it is time, the kNN probe."""
         scores: dict[str, Any] = {"lr": float(self.optimiser.param_groups[0]["lr"]), "gauge": self.gauge()}
-        steps = (self.epoch + 1) * self.steps_per_epoch
-        if not scores["gauge"] >= COLLAPSED and self.epoch >= 2 and steps >= SETTLED:
+        if not scores["gauge"] >= COLLAPSED and self.epoch >= 2 and self.steps_before() >= SETTLED:
             raise UserError(
                 f"The encoder collapsed: at epoch {self.epoch + 1} all images have nearly the same features "
                 f"(gauge {scores['gauge']:.3f}, healthy is near 1). The last checkpoint is kept. Try a lower --lr or a "
@@ -190,9 +197,10 @@ class Pretrainer(Job):
     def gauge(self) -> float:
         """Spread of the projections' directions on up to 1,024 images: 1 is isotropic, 0 is collapsed."""
         self.objective.eval()
-        count = len(self.images)  # evenly over the set, because long tails come in class order
+        count = self.own_examples  # evenly over the set, because long tails come in class order
         spread = torch.arange(min(count, 1024), device=self.device) * count // min(count, 1024)
-        x = normalise(self.images[spread], self.mean, self.std)
+        inputs, places = self.feed.find(spread, None)
+        x = normalise(inputs[places], self.mean, self.std)
         z = F.normalize(self.objective.project(x).float())
         return float(z.std(0).mean() * z.shape[1] ** 0.5)
 
@@ -201,8 +209,7 @@ class Pretrainer(Job):
         train, test = self.dataset.train, self.dataset.test
         if train.truth is None or test is None or test.truth is None:
             return None
-        banks = (features(self.objective.body, part, self.mean, self.std) for part in (self.images, test.inputs))
-        bank, queries = banks
+        bank, queries = (features(self.objective.body, part, self.mean, self.std) for part in (self.rows, test.inputs))
         truth = train.truth[self.chosen].to(self.device)
         return knn_accuracy(bank, truth, queries, test.truth.to(self.device))
 
@@ -243,10 +250,8 @@ def build_objective(encoder: str, body: str, shape: tuple[int, ...], seed: int, 
 
 def views_for(config: PretrainConfig, dataset: Dataset) -> Views:
     """The augmentation of this configuration."""
-    flip = dataset.flip if config.flip is None else config.flip
-    return Views(
-        config.smallest, 0.5 * flip, config.jitter, grey=config.grey, blur=config.blur, solarise=config.solarise
-    )
+    c, flip = config, dataset.flip if config.flip is None else config.flip
+    return Views(c.smallest, 0.5 * flip, c.jitter, grey=c.grey, blur=c.blur, solarise=c.solarise)
 
 
 def pretrain(
@@ -258,24 +263,22 @@ def pretrain(
     checkpoint_seconds: float = 30.0,
     progress: Any = None,
     dataset: Dataset | None = None,
+    team: Team = ALONE,
 ) -> dict[str, Any]:
     """Pretrain in the folder ``out`` -> the result; encoder.safetensors there holds the body."""
-    return carry_out(
-        Path(out),
-        config,
-        lambda: Pretrainer(config, dataset or data.load(config.data), device),
-        _finish,
-        resume=resume,
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-    )
+
+    def make() -> Pretrainer:
+        return Pretrainer(config, dataset or data.load(config.data), device, team)
+
+    how: dict[str, Any] = {"resume": resume, "checkpoint_seconds": checkpoint_seconds, "progress": progress}
+    return carry_out(Path(out), config, make, _finish, team=team, **how)
 
 
 def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
     record = {
         "body": job.body_name,
         "max_pool": job.config.max_pool,
-        "shape": list(job.images.shape[1:]),
+        "shape": list(job.rows.shape[1:]),
         "mean": job.mean.tolist(),
         "std": job.std.tolist(),
         "config": job.config_hash,
@@ -292,6 +295,7 @@ def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
         "config": vars(job.config),
         "config_hash": job.config_hash,
         "device": device_name(job.device),
+        "processes": job.team.size,
         "precision": job.engine.precision,
         "versions": versions(),
     }

@@ -5,6 +5,7 @@ True labels stop here. What leaves for training is a `Problem`; figures that nee
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,27 @@ from complementary.embed import Source, embed, identity
 from complementary.errors import UserError
 from complementary.mix import GroupMixup
 from complementary.partners import Pool
+from complementary.ranks import Team
 from complementary.rng import address, generator
+from complementary.rows import Rows, rows_of
 
 LONG = 5000  # from so many examples on, clustering takes seconds: it is announced, and kept for the next run
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that a training run needs, on one device.
+    """All that a training run needs. Inputs may stay where they are, in a memory map; the rest is on one device.
 
-    inputs [N, ...], excluded uint8 [N, K], group int64 [N] or None: the training examples. held_inputs,
+    train [N, ...], excluded uint8 [N, K], group int64 [N] or None: the training examples. held,
     held_excluded: those that choose the epoch. test_inputs, test_truth: evaluation only. transition [K, K]:
     how labels arise, as far as is known without truth. loss_transition: what fwd is given.
     """
 
     classes: tuple[str, ...]
-    inputs: Tensor
+    train: Rows
     excluded: Tensor
     group: Tensor | None
-    held_inputs: Tensor
+    held: Rows
     held_excluded: Tensor
     test_inputs: Tensor | None
     test_truth: Tensor | None
@@ -50,10 +53,36 @@ class Problem:
     loss_transition: Tensor
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def to(self, device: torch.device) -> "Problem":
-        """The same problem with every tensor on ``device``."""
-        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+    @functools.cached_property
+    def inputs(self) -> Tensor:
+        """The training examples as one tensor [N, ...]: a copy, where they are some rows of a larger set."""
+        return self.train.whole()
+
+    @functools.cached_property
+    def held_inputs(self) -> Tensor:
+        """Those held out as one tensor, likewise."""
+        return self.held.whole()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.train.shape[1:])
+
+    def to(self, device: torch.device, inputs: bool = True) -> "Problem":
+        """The same problem with every tensor on ``device``; ``inputs=False`` leaves the inputs where they are."""
+        stay = () if inputs else ("train", "held", "test_inputs")
+        parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in stay}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in parts.items() if isinstance(v, Tensor | Rows)}
         return dataclasses.replace(self, **moved)
+
+    def shard(self, team: Team) -> "Problem":
+        """One process's part of the training examples; what is held out and tested is for process 0 alone."""
+        if team.size == 1:
+            return self
+        part, group = team.part(), self.group
+        kept: dict[str, Any] = {} if team.leads else {"held": self.held.take(slice(0)), "test_inputs": None}
+        kept |= {"train": self.train.take(part), "excluded": self.excluded[part].contiguous()}
+        return dataclasses.replace(self, group=None if group is None else group[part].contiguous(), **kept)
 
 
 def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Problem:
@@ -73,10 +102,10 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
     problem = Problem(
         classes=dataset.classes,
-        inputs=dataset.train.inputs[chosen[train]],  # one copy, not one of the subset and one of its part
+        train=rows_of(dataset.train.inputs, chosen[train]),
         excluded=excluded[train],
         group=None if group is None else group[train],
-        held_inputs=dataset.train.inputs[chosen[held]],
+        held=rows_of(dataset.train.inputs, chosen[held]),
         held_excluded=excluded[held],
         test_inputs=None if test is None else test.inputs,
         test_truth=None if test is None else test.truth,
@@ -98,7 +127,7 @@ def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, 
             "ones (not_y in an .npz, or cll data import --labels)."
         )
     spec, ratio = resolve(config, dataset)
-    seed = None if source.draws == "paper" else config.seed
+    seed = None if source.draws == "paper" or source.subset == "first" else config.seed
     chosen = imbalance.subset(train.truth, classes, len(train), ratio, source.head, dataset.head, seed)
     if spec == "given":
         if train.excluded is None:
@@ -169,13 +198,13 @@ def clusters_of(
 
     ``points`` [M, D]: what `points_of` gives, if it is known already.
     """
-    grouping, inputs = config.grouping, dataset.train.inputs[chosen]
+    grouping, inputs = config.grouping, rows_of(dataset.train.inputs, chosen)
     if grouping.assignments is not None:
         return assignments.read(Path(grouping.assignments), inputs)[0]
     if grouping.clusters == 0:
+        name = config.mixing.mix
         raise UserError(
-            f"The mixer {config.mixing.mix} mixes inside clusters, but there are none; pass --clusters 50 or "
-            "--mix mixup."
+            f"The mixer {name} mixes inside clusters, but there are none; pass --clusters 50 or --mix mixup."
         )
 
     def make() -> Tensor:
@@ -206,7 +235,9 @@ def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
     """What the encoder needs to know of this configuration."""
     grouping, source = config.grouping, config.source
     _, tail = resolve(config, dataset)
-    return Source(grouping.encoder, tail, source.head, source.draws, config.seed, grouping.pretrain_epochs, device)
+    draws = "paper" if source.subset == "first" else source.draws  # to an encoder both mean the first examples
+    seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
+    return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device)
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -244,8 +275,8 @@ def build_mixer(config: Config, problem: Problem, load: Any) -> GroupMixup | Non
 def _facts(config: Config, problem: Problem, truth: Tensor | None, classes: int) -> dict[str, Any]:
     """What a reader of the result wants to know of the data; the oracle part needs truth."""
     facts: dict[str, Any] = {
-        "examples": len(problem.inputs),
-        "held_out": len(problem.held_inputs),
+        "examples": len(problem.train),
+        "held_out": len(problem.held),
         "label_counts": problem.excluded.sum(0).tolist(),
         "uses_oracle": config.training.transition == "oracle" or _source(config) == "truth",
     }
@@ -254,19 +285,13 @@ def _facts(config: Config, problem: Problem, truth: Tensor | None, classes: int)
     mixer = build_mixer(config, problem, None)
     facts["oracle_class_counts"] = torch.bincount(truth, minlength=classes).tolist()
     facts["oracle_label_noise"] = float((problem.excluded[torch.arange(len(truth)), truth] > 0).double().mean())
-    facts["oracle_noise_ratio"] = (
-        0.0
-        if mixer is None
-        else diagnose.noise_ratio(
-            mixer,
-            truth,
-            problem.excluded,
-            problem.group,
-            config.training.batch,
-            address(config.seed, "noise"),
-        )
-    )
+    facts["oracle_noise_ratio"] = 0.0 if mixer is None else _noise_ratio(config, problem, mixer, truth)
     return facts
+
+
+def _noise_ratio(config: Config, problem: Problem, mixer: GroupMixup, truth: Tensor) -> float:
+    batch, seed = config.training.batch, address(config.seed, "noise")
+    return diagnose.noise_ratio(mixer, truth, problem.excluded, problem.group, batch, seed)
 
 
 def _source(config: Config) -> str:

@@ -23,6 +23,7 @@ from complementary.device import device_name, versions
 from complementary.engine import Engine
 from complementary.folder import carry_out, loop
 from complementary.problem import Problem, prepare
+from complementary.ranks import ALONE, Team
 from complementary.train import Trainer
 from complementary.validate import thirds
 
@@ -38,44 +39,47 @@ def run(
     checkpoint_seconds: float = 30.0,
     progress: Progress | None = None,
     dataset: Dataset | None = None,
+    team: Team = ALONE,
 ) -> dict[str, Any]:
     """Train as ``config`` says and return the result (the content of result.json).
 
     ``out``: the run's folder; None keeps everything in memory. ``resume``: go on with the run that is
     there. ``progress`` is called after every step. ``dataset``: use this one, whatever the configuration
-    names.
+    names. ``team``: the processes that share the work; those that do not lead return nothing.
     """
     if out is None:
-        trainer = start(config, device, dataset)
+        trainer = start(config, device, dataset, team)
         loop(trainer, progress=progress)
         return summarise(trainer)
     return carry_out(
         Path(out),
         config,
-        lambda: start(config, device, dataset),
+        lambda: start(config, device, dataset, team),
         _close,
         resume=resume,
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
+        team=team,
     )
 
 
-def start(config: Config, device: str | Engine = "auto", dataset: Dataset | None = None) -> Trainer:
+def start(config: Config, device: str | Engine = "auto", dataset: Dataset | None = None, team: Team = ALONE) -> Trainer:
     """Prepare data and network; nothing is trained yet but what estimating a transition matrix takes."""
     engine = Engine.of(device)
     problem = prepare(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
-        problem = _with_estimate(config, problem, engine)
-    return Trainer(config, problem, engine)
+        problem = _with_estimate(config, problem, engine, team)
+    return Trainer(config, problem, engine, team)
 
 
-def _with_estimate(config: Config, problem: Problem, engine: Engine) -> Problem:
+def _with_estimate(config: Config, problem: Problem, engine: Engine, team: Team) -> Problem:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
     first = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    trainer = Trainer(first, problem, engine)
+    trainer = Trainer(first, problem, engine, team)
     loop(trainer)
-    probabilities = trainer.logits(trainer.problem.inputs).softmax(1).cpu()
-    matrix = transitions.estimate_transition(probabilities, problem.excluded)
+    inputs = trainer.problem.train if team.size == 1 else problem.train  # those of all processes
+    probabilities = trainer.logits(inputs).softmax(1).cpu()
+    matrix = team.told(transitions.estimate_transition(probabilities, problem.excluded))
     return dataclasses.replace(problem, transition=matrix, loss_transition=matrix)
 
 
@@ -87,7 +91,7 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
         "classes": p.classes,
         "model": trainer.model_name,
         "max_pool": trainer.config.network.max_pool,
-        "shape": list(p.inputs.shape[1:]),
+        "shape": list(p.shape),
         "mean": p.mean.tolist(),
         "std": p.std.tolist(),
     }
@@ -124,6 +128,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "config": dataclasses.asdict(trainer.config),
         "config_hash": trainer.config.hash(),
         "device": device_name(trainer.device),
+        "processes": trainer.team.size,
         "precision": trainer.engine.precision,
         "versions": versions(),
     }

@@ -17,6 +17,7 @@ from complementary.data.cache import cache_root
 from complementary.data.drafts import Unwritable, lock
 from complementary.data.screen import to_stderr
 from complementary.errors import UserError
+from complementary.rows import Rows
 
 
 def place(name: str) -> Path:
@@ -56,7 +57,7 @@ def _has_locks() -> bool:
     return True
 
 
-def clusters(inputs: Tensor, count: int, decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
+def clusters(inputs: Tensor | Rows, count: int, decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
     """The assignment int64 [M] of ``inputs`` [M, ...] to ``count`` clusters: from the cache, or made and kept.
 
     ``decides``: all that ``make`` depends on, JSON-able. A damaged file is made again; a cache that cannot be
@@ -80,7 +81,7 @@ def clusters(inputs: Tensor, count: int, decides: dict[str, Any], make: Callable
         return found
 
 
-def _stored(path: Path, inputs: Tensor, say: Callable[[str], None]) -> Tensor | None:
+def _stored(path: Path, inputs: Tensor | Rows, say: Callable[[str], None]) -> Tensor | None:
     if not path.exists():
         return None
     try:
@@ -90,7 +91,7 @@ def _stored(path: Path, inputs: Tensor, say: Callable[[str], None]) -> Tensor | 
         return None
 
 
-def _store(path: Path, assignment: Tensor, count: int, inputs: Tensor, decides: dict[str, Any]) -> None:
+def _store(path: Path, assignment: Tensor, count: int, inputs: Tensor | Rows, decides: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         assignments.write(path, assignment, count, inputs, decides)

@@ -14,21 +14,29 @@ from complementary.augment import Augment, Moves, default_padding, normalise
 from complementary.config import Config
 from complementary.engine import Engine
 from complementary.errors import UserError
+from complementary.feed import pieces, too_large
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
 from complementary.losses import LOSSES
 from complementary.mix import Draw, GroupMixup
 from complementary.problem import Problem, build_mixer
+from complementary.ranks import ALONE, Team
+from complementary.rows import Rows
 
 
 class Trainer(Job):
     """A classifier in training."""
 
-    def __init__(self, config: Config, problem: Problem, device: str | torch.device | Engine) -> None:
+    def __init__(
+        self, config: Config, problem: Problem, device: str | torch.device | Engine, team: Team = ALONE
+    ) -> None:
         t, network, classes = config.training, config.network, len(problem.classes)
-        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.inputs), Engine.of(device))
+        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.train), Engine.of(device), team)
         self.config = config
-        self.problem = problem = problem.to(self.device)
-        shape = tuple(problem.inputs.shape[1:])
+        problem = problem.shard(team)
+        self.streamed = too_large((problem.train, problem.held, problem.test_inputs), self.engine)
+        self.problem = problem = problem.to(self.device, inputs=not self.streamed)
+        self.feed = self.feed_of(problem.train, self.streamed)
+        shape = problem.shape
         images = len(shape) == 3
         self.model_name = network.model if network.model != "auto" else _suited(shape)
         self.model = models.build(self.model_name, shape, classes, config.seed, network.max_pool)
@@ -44,31 +52,35 @@ class Trainer(Job):
         )
         self.augment = self._augmentation(shape) if images else None
         self.policy = self._policy(images)
-        self.mixer = build_mixer(config, problem, self.load)
+        self.mixer = self._mixer()
         self.take, self.forward = self.engine.compiled(take), self.engine.compiled(forward)
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads, so it is not pure
         self.mix = mix if pooled else self.engine.compiled(mix)
         self.loss = self.engine.compiled(LOSSES[t.loss])
         self.loss_transition = problem.loss_transition.to(self.device, torch.float32)
-        self.held_logits = self.engine.captured(self._held_logits)
-        self.test_logits = self.engine.captured(self._test_logits)
+        captured = self.engine.captured if not self.streamed else lambda function: function
+        self.held_logits, self.test_logits = captured(self._held_logits), captured(self._test_logits)
         self.selected: dict[str, Tensor] = {}
 
     # --- the hot path -----------------------------------------------------------------------------
 
-    def load(self, index: Tensor, random: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Training examples at ``index`` int [B], augmented and normalised -> (x [B, ...], excluded float [B, K])."""
+    def load(self, index: Tensor, random: torch.Generator | None, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Training examples at ``index`` int [B], augmented and normalised -> (x [B, ...], excluded float [B, K]).
+
+        ``batch`` [B, ...]: their raw inputs, where those are streamed.
+        """
         p, count = self.problem, len(index)
         moves = None if self.augment is None else self.augment.draw(count, self.device, random)
-        raw: Tensor = self.take(self.augment, p.inputs, index, moves)
+        inputs, places = self.feed.find(index, batch)
+        raw: Tensor = self.take(self.augment, inputs, places, moves)
         if self.policy is not None:
             raw = self.policy(raw, random)
         return normalise(raw, p.mean, p.std), p.excluded[index].float()
 
-    def step(self, index: Tensor, random: torch.Generator) -> Tensor:
+    def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         """One update on the examples at ``index`` int [B] -> the loss, a scalar on the device."""
         self.model.train()
-        x, excluded = self.load(index, random)
+        x, excluded = self.load(index, random, batch)
         if self.config.mixing.clean_pass:
             with torch.no_grad(), self.engine.autocast():
                 self.forward(self.model, x)
@@ -77,17 +89,22 @@ class Trainer(Job):
             x, excluded = self.mix(self.mixer, x, excluded, self.problem.group, index, draw, random)
         with self.engine.autocast():
             logits = self.forward(self.model, x)
-        loss = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
+        loss, labelled = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        loss = self.team.average(self.model, loss.detach(), labelled)
         self.optimiser.step()
-        return loss.detach()
+        return loss
 
-    def _mean(self, losses: Tensor, excluded: Tensor) -> Tensor:
-        """Mean over the examples that carry a label; as coded, black images count too. [B], [B, K] -> scalar."""
+    def _mean(self, losses: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean over the examples that carry a label, and how many these are. [B], [B, K] -> two scalars.
+
+        As coded, black images count too.
+        """
+        labelled = (excluded.sum(1) > 0).sum()
         if self.config.mixing.alone == "black":
-            return losses.mean()
-        return losses.sum() / (excluded.sum(1) > 0).sum().clamp_min(1)
+            return losses.mean(), torch.ones_like(labelled)
+        return losses.sum() / labelled.clamp_min(1), labelled
 
     # --- around it --------------------------------------------------------------------------------
 
@@ -110,16 +127,16 @@ class Trainer(Job):
         return scores
 
     @torch.no_grad()
-    def logits(self, inputs: Tensor, batch: int = 2048) -> Tensor:
-        """Predictions without augmentation, in evaluation mode: inputs [N, ...] -> [N, K]."""
+    def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
+        """Predictions without augmentation, in evaluation mode: inputs [N, ...], anywhere -> [N, K] on the device."""
         self.model.eval()
-        p = self.problem
+        p, ahead = self.problem, True if self.streamed else None
         with self.engine.autocast():
-            parts = [self.model(normalise(part, p.mean, p.std)) for part in inputs.split(batch)]
+            parts = [self.model(normalise(x, p.mean, p.std)) for x in pieces(inputs, self.device, batch, ahead)]
         return torch.cat(parts).float()
 
     def _held_logits(self) -> Tensor:
-        return self.logits(self.problem.held_inputs)
+        return self.logits(self.problem.held)
 
     def _test_logits(self) -> Tensor:
         assert self.problem.test_inputs is not None
@@ -128,7 +145,7 @@ class Trainer(Job):
     def evaluate(self) -> dict[str, Any]:
         """Scores of this moment: truth-free ones on the held-out labels, accuracy on the test set."""
         p, scores = self.problem, dict[str, Any]()
-        if len(p.held_inputs):
+        if len(p.held):
             logits = self.held_logits()
             for score in SCORES:
                 scores[score.__name__] = float(score(logits, p.held_excluded, p.transition))
@@ -150,6 +167,14 @@ class Trainer(Job):
         self.model.load_state_dict(named("model", tensors))
         self.selected = {k: v.to(self.device) for k, v in named("selected", tensors).items()}
         load_optimiser(self.optimiser, tensors)
+
+    def _mixer(self) -> GroupMixup | None:
+        if self.streamed and self.config.mixing.partners_from == "dataset":
+            raise UserError(
+                "Partners from the whole set (--partners-from dataset) need inputs that lie on the device, but these "
+                "are streamed; use --partners-from batch, or --stream never if they fit."
+            )
+        return build_mixer(self.config, self.problem, self.load)
 
     def _policy(self, images: bool) -> policies.Policy | None:
         name = self.config.training.policy

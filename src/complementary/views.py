@@ -32,6 +32,9 @@ class Draw(NamedTuple):
     solarise: Tensor
 
 
+NUMBERS = 14  # random numbers that one view of an image takes
+
+
 @dataclass(frozen=True)
 class Views:
     """Random resized crop, mirror, colour jitter, grey, and optionally blur and solarise.
@@ -50,7 +53,10 @@ class Views:
 
     def draw(self, count: int, size: tuple[int, int], device: torch.device, random: torch.Generator | None) -> Draw:
         """Draw the parameters of one view of ``count`` images of ``size`` (height, width)."""
-        u = torch.rand(14, count, device=device, generator=random)
+        return self.read(torch.rand(NUMBERS, count, device=device, generator=random), size)
+
+    def read(self, u: Tensor, size: tuple[int, int]) -> Draw:
+        """The parameters that random numbers in 0 .. 1 stand for: u [NUMBERS, B], size (height, width) -> a draw."""
         area = self.smallest + (1 - self.smallest) * u[0]
         reach = (-area.log()).clamp_max(math.log(4 / 3))  # a box of this area fits the image up to this proportion
         aspect = torch.exp((2 * u[1] - 1) * reach)

@@ -1,3 +1,5 @@
+import functools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ from complementary.commands.train import Train
 from complementary.config import Config, configure
 from complementary.errors import UserError
 from complementary.pretrain import PretrainConfig
+from complementary.runner import run
 from complementary.settings import to_toml
 
 
@@ -132,6 +135,7 @@ def bar(monkeypatch):
             made.append(self)
 
     monkeypatch.setattr(common, "Progress", Seen)
+    monkeypatch.setattr(common, "Console", functools.partial(common.Console, force_terminal=True))
     return made
 
 
@@ -166,3 +170,18 @@ def test_resuming_nothing_is_refused_and_starts_nothing(cll, tmp_path, command):
     assert status == 2
     assert "There is no run in" in error
     assert not (tmp_path / "none").exists()
+
+
+def test_where_there_is_no_terminal_progress_is_a_line_from_time_to_time(monkeypatch, capsys):
+    monkeypatch.setattr(common, "EVERY", 0.0)
+    with common.epochs_bar({"loss": "loss", "oracle_knn": "kNN"}) as show:
+        run(configure(data="digits", mix="none", epochs=3, batch=256), device="cpu", progress=show)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" · ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3"]  # of the third the result tells
+    assert all(re.fullmatch(r"epoch \d/3 · loss \d\.\d{3} · about \d+ s left", line) for line in lines)
+
+
+def test_lines_are_not_written_more_often_than_they_can_be_read(capsys):
+    with common.epochs_bar({"loss": "loss"}) as show:
+        run(configure(data="digits", mix="none", epochs=4, batch=256), device="cpu", progress=show)
+    assert len(capsys.readouterr().out.splitlines()) == 1

@@ -2,17 +2,21 @@
 
 import contextlib
 import itertools
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tyro
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.job import Job
+from complementary.ranks import ALONE, Team
 from complementary.settings import AnySettings, read_toml
 
 AnyOptions = TypeVar("AnyOptions")
@@ -36,13 +40,17 @@ class Where:
     """Fuse the kernels of the network (GPU only; takes about half a minute at the start)."""
     deterministic: bool = False
     """The same bits in every run, on a GPU too (slower); on a CPU that is always so."""
+    stream: Literal["auto", "always", "never"] = "auto"
+    """Read inputs ahead from where they are (a memory map) instead of holding them on the device; auto: if they need
+    more than half of a GPU's free memory."""
     checkpoint_seconds: float = 30.0
     """How often the state is saved, so that a killed run can be resumed."""
 
-    def how(self) -> dict[str, Any]:
-        """What `runner.run` and `pretrain.pretrain` want to know of it."""
-        engine = Engine.choose(self.device, self.precision, self.compile, self.deterministic)
-        return {"resume": self.resume, "device": engine, "checkpoint_seconds": self.checkpoint_seconds}
+    def how(self, team: Team = ALONE) -> dict[str, Any]:
+        """What `runner.run` and `pretrain.pretrain` want to know of it; a team's processes have a device each."""
+        device = self.device if team.size == 1 else str(team.device)
+        engine = Engine.choose(device, self.precision, self.compile, self.deterministic, self.stream)
+        return {"resume": self.resume, "device": engine, "checkpoint_seconds": self.checkpoint_seconds, "team": team}
 
 
 def check_resume(where: Where, out: Path) -> None:
@@ -92,7 +100,11 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[say]}"),
     )
-    with Progress(*columns, transient=True) as bar:
+    console = Console()
+    if not console.is_terminal:
+        yield _lines(shown, console)
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, epoch="epoch -", say="preparing data")
 
         def show(job: Job) -> None:
@@ -102,7 +114,30 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
                 total=job.epochs * job.steps_per_epoch,
                 completed=job.epoch * job.steps_per_epoch + job.step_in_epoch,
                 epoch=f"epoch {job.epoch}/{job.epochs}",
-                say=" · ".join(f"{name} {row[key]:.3f}" for key, name in shown.items() if row.get(key) is not None),
+                say=" · ".join(_figures(row, shown)),
             )
 
         yield show
+
+
+EVERY = 15.0  # seconds between two lines where there is no terminal
+
+
+def _lines(shown: dict[str, str], console: Console) -> Callable[[Job], None]:
+    """The same for a log file: a line after the first epoch, and then from time to time."""
+    said = -math.inf
+
+    def show(job: Job) -> None:
+        nonlocal said
+        if job.step_in_epoch or job.done or time.monotonic() - said < EVERY:
+            return
+        said = time.monotonic()
+        left = job.seconds / job.epoch * (job.epochs - job.epoch)
+        parts = [f"epoch {job.epoch}/{job.epochs}", *_figures(job.history[-1], shown), f"about {left:.0f} s left"]
+        console.print(" · ".join(parts), soft_wrap=True)
+
+    return show
+
+
+def _figures(row: dict[str, Any], shown: dict[str, str]) -> list[str]:
+    return [f"{name} {row[key]:.3f}" for key, name in shown.items() if row.get(key) is not None]

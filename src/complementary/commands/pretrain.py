@@ -1,5 +1,6 @@
 """``cll pretrain``."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from complementary.checkpoint import write_bytes
 from complementary.commands.common import Where, check_resume, default_folder, epochs_bar, parse
 from complementary.data import Dataset
 from complementary.pretrain import PretrainConfig, check_images, chosen_images, pretrain, views_for
+from complementary.ranks import joined
 from complementary.rng import generator
 
 
@@ -34,9 +36,13 @@ def main(arguments: list[str]) -> None:
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
     out = options.out or default_folder(config.data, config.encoder, config.seed)
-    check_resume(options, out)
-    with epochs_bar({"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}) as progress:
-        result = pretrain(config, out, progress=progress, **options.how())
+    with joined("cll pretrain", options.device) as team:
+        check_resume(options, out)
+        shown = {"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}
+        with epochs_bar(shown) if team.leads else nullcontext() as progress:
+            result = pretrain(config, out, progress=progress, **options.how(team))
+    if not team.leads:
+        return
     knn = "" if result["oracle_knn"] is None else f", kNN {100 * result['oracle_knn']:.2f} % (oracle)"
     console.print(f"loss {result['loss_last']:.4f}, collapse gauge {result['gauge_last']:.2f} (healthy: near 1){knn}")
     console.print(f"{result['views_per_second']:,.0f} views/s on {result['device']}")

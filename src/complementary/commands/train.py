@@ -1,5 +1,6 @@
 """``cll train``."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from complementary.commands.common import Where, check_resume, default_folder, epochs_bar, parse
 from complementary.config import Config
+from complementary.ranks import joined
 from complementary.runner import run
 
 
@@ -17,6 +19,7 @@ class Train(Where, Config):
     """Train a classifier from complementary labels, and write everything about the run to a folder.
 
     Example: cll train --data digits --loss s-nl --mix icm --clusters 50 --seed 0 --out runs/x
+    On two GPUs: torchrun --nproc-per-node 2 -m complementary train ...
     """
 
 
@@ -24,10 +27,13 @@ def main(arguments: list[str]) -> None:
     """The command ``cll train``."""
     options, config = parse(Train, Config, arguments, "cll train")
     out = options.out or default_folder(config.source.data, config.training.loss, config.mixing.mix, config.seed)
-    check_resume(options, out)
-    with epochs_bar({"loss": "loss", "scel": "SCEL", "accuracy": "test"}) as progress:
-        result = run(config, out, progress=progress, **options.how())
-    report(result, out)
+    with joined("cll train", options.device) as team:
+        check_resume(options, out)
+        shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test"}
+        with epochs_bar(shown) if team.leads else nullcontext() as progress:
+            result = run(config, out, progress=progress, **options.how(team))
+    if team.leads:
+        report(result, out)
 
 
 ROWS = {

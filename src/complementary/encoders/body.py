@@ -6,7 +6,9 @@ from torch import Tensor
 
 from complementary import models
 from complementary.augment import normalise
+from complementary.feed import pieces
 from complementary.models import Network
+from complementary.rows import Rows
 
 
 def body_for(shape: tuple[int, ...]) -> str:
@@ -23,8 +25,8 @@ def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> 
 
 
 @torch.no_grad()
-def features(body: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
+def features(body: Network, images: Tensor | Rows, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
     """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
     body.eval()
-    parts = [body.features(normalise(part.to(mean.device), mean, std)) for part in images.split(batch)]
+    parts = [body.features(normalise(part, mean, std)) for part in pieces(images, mean.device, batch)]
     return F.normalize(torch.cat(parts).float())

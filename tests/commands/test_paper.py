@@ -1,0 +1,95 @@
+"""``cll paper`` as a user meets it; a study of the digits stands in for the real ones."""
+
+import pytest
+
+from tests.paper.conftest import _own_cache, fake, store, tiny  # noqa: F401
+
+SMALL = ("--epochs", 1, "--workers", 1)
+
+
+def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):  # noqa: F811
+    status, said, error = cll("paper", "tiny", "--seeds", 1, *SMALL)
+    assert (status, error) == (0, "")
+    assert "3 of 3 cells are done, 0 failed: runs/paper" in said
+    assert "Digits (nowhere), protocol ours" in said
+    assert said.count(" (1)") == 3 * 2
+    status, said, _ = cll("paper", "tiny", "--seeds", 2, *SMALL)  # goes on: one more seed
+    assert status == 0
+    assert said.count("done\n") == 3
+    assert said.count(" (2)") == 3 * 2
+    status, said, _ = cll("paper", "tiny", "--seeds", 1, "--protocol", "paper", "--where", "mix=icm", *SMALL)
+    assert (status, "1 of 1 cells are done" in said) == (0, True)
+
+    status, said, _ = cll("paper", "export")
+    assert (status, said.split(" results in ")[0]) == (0, "7")
+    assert len(list((tmp_path / "results" / "paper").glob("digits-rho1-s-nl-*.json"))) == 7
+    shown = cll("paper", "show", "tiny", "--format", "markdown", "--store", "results/paper")
+    assert shown[0] == 0
+    assert shown[1] == cll("paper", "show", "tiny", "--format", "markdown", "--store", "runs/paper")[1]
+    assert shown[1].count("50.00 ± 0.50") == 3
+
+    status, said, _ = cll("paper", "status", "--seeds", 3, "--protocol", "ours", "--epochs", 1)
+    assert status == 0
+    (line,) = [line.split() for line in said.splitlines() if line.startswith("tiny")]
+    assert line[:10] == ["tiny", "ours", "3", "of", "3", "6", "of", "9", "2", "to"]
+    assert cll("paper", "show", "tiny", "--plot", "tiny.png", "--out", "tiny.txt")[:2] == (0, "")
+    assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
+    assert cll("paper", "page", "--out", "page.md", "--store", "results/paper") == (0, "page.md\n", "")
+    assert "| tiny | nowhere | 3 | 3 of 3 | 2 | 1 | 1 of 3 | 0 to 1 | 1 |" in (tmp_path / "page.md").read_text()
+    assert cll("paper", "page", "--out", "page.md", "--store", "results/paper", "--check")[0] == 0
+
+
+def test_the_list_and_the_help(cll):
+    status, said, _ = cll("paper", "list")
+    assert status == 0
+    assert said.count("\n") == 4 + 24
+    assert "Table_combined" in said
+    assert cll("paper", "--help")[0] == 0
+    status, said, _ = cll("paper")
+    assert (status, said.startswith("usage: cll paper list")) == (2, True)
+
+
+def test_a_dry_run_lists_every_run_once_and_makes_none(cll, tmp_path):
+    status, said, _ = cll("paper", "as-coded", "--dry-run", "--seeds", 2, "--where", "data=mnist")
+    lines = said.splitlines()
+    assert (status, len(lines), len(set(lines))) == (0, 28, 28)
+    assert lines[0].endswith("mnist ρ=100 s-nl none, Adam kept paper seed=0")  # made for the protocol paper
+    status, said, _ = cll("paper", "main", "losses", "--dry-run", "--seeds", 1)
+    assert len(said.splitlines()) == 160
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("tabel1",), "cll paper: The study 'tabel1' is not known; choose one of: as-coded, main, "),
+        (("show", "tabel1"), "cll paper: The study 'tabel1' is not known; choose one of: "),
+        (("--seeds", 2), "cll paper: Name a study, such as: cll paper main; cll paper list shows them."),
+        (("main", "--seeds", 0), "cll paper: The option seeds is 0, but it must be at least 1."),
+        (("main", "--workers", 0), "cll paper: The option workers is 0, but it must be at least 1."),
+        (("main", "--where", "colour=red"), "cll paper: The option 'colour' is not known"),
+        (("main", "--where", "data=digits"), "cll paper: No cell of the study is as --where asks (data=digits)"),
+        (("main", "--assignments-from", "nowhere"), "cll paper: There is no folder nowhere to take clusters from."),
+        (("show", "main", "--store", "nowhere"), "cll paper: There is no store nowhere;"),
+        (("show", "main", "--plot", "x.png"), "cll paper: Nothing of the study main was run under the protocol ours"),
+        (("export",), "cll paper: There is no store runs/paper;"),
+        (("page", "--out", "no/page.md"), "cll paper: no/page.md cannot be written"),
+        (("page", "--check", "--out", "page.md"), "cll paper: page.md is not what the store gives;"),
+    ],
+)
+def test_bad_input_is_one_sentence(cll, arguments, sentence):
+    status, said, error = cll("paper", *arguments)
+    assert (status, said) == (2, "")
+    assert error.startswith(sentence)
+    assert error.count("\n") == 1
+
+
+def test_a_damaged_file_is_named_and_can_be_left_out(cll, store):  # noqa: F811
+    (store / "bad.json").write_text("{")
+    for verb in (("show", "intra"), ("status",), ("page", "--out", "page.md")):
+        status, _, error = cll("paper", *verb, "--store", store)
+        assert (status, f"{store / 'bad.json'} is damaged" in error) == (2, True)
+    status, said, error = cll("paper", "show", "intra", "--store", store, "--skip-damaged")
+    assert (status, "37.17 ± 0.30" in said) == (0, True)
+    assert error.startswith("left out: ")
+    assert error.endswith("Nothing of intra was run under the protocol ours yet.\n")
