@@ -276,3 +276,27 @@ def test_an_estimated_matrix_comes_close_to_the_true_one_without_truth():
     error = (trainer.loss_transition.double() - wanted).abs().mean()
     assert error < 0.75 * (uniform(10) - wanted).abs().mean()
     assert torch.allclose(trainer.loss_transition.sum(1), torch.ones(10))
+
+
+@pytest.mark.parametrize("step", [1, 5, 7])
+def test_ctrl_c_is_heard_after_the_step_and_costs_nothing(tmp_path, quick, step):
+    taken = []
+
+    def interrupt(trainer):
+        taken.append(1)
+        if len(taken) == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=rf"stopped in epoch \d of 2; --resume --out {tmp_path}/x goes on"):
+        run(quick, tmp_path / "x", device="cpu", progress=interrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(taken) <= step + 1  # heard before the next step, or right after it
+    _, record = checkpoint.read(tmp_path / "x" / "checkpoint.safetensors")
+    assert (record["epoch"], record["step"]) == divmod(len(taken), 5)
+    run(quick, tmp_path / "x", resume=True, device="cpu", progress=taken.append)
+    assert len(taken) == 10, "no step is taken twice"
+    run(quick, tmp_path / "whole", device="cpu")
+    found, wanted = contents(tmp_path / "x"), contents(tmp_path / "whole")
+    assert found["metrics.jsonl"] == wanted["metrics.jsonl"]
+    assert found["last.safetensors"] == wanted["last.safetensors"]

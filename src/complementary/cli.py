@@ -70,7 +70,7 @@ def _guarded(who: str, call: Callable[[], None]) -> int:
         fail(who, f"the package {problem.name} is missing; pip install 'complementary[cli]' brings it.")
     except BrokenPipeError:  # the reader, such as head, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
-    except KeyboardInterrupt:
-        print(f"\n{who}: stopped.", file=sys.stderr)
+    except KeyboardInterrupt as problem:
+        print(f"\n{who}: {str(problem) or 'stopped'}.", file=sys.stderr)
         return 130
     return 0

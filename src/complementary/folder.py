@@ -10,6 +10,8 @@
 
 import contextlib
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,9 +77,13 @@ def loop(
     checkpoint_seconds: float = 30.0,
     progress: Callable[[AnyJob], None] | None = None,
 ) -> None:
-    """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder."""
+    """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder.
+
+    Ctrl-C is heard after the step, so that nothing done so far is lost.
+    """
     saved = time.monotonic()
-    with contextlib.closing(job):
+    patient = folder is not None and job.team.size == 1  # several would not stop at the same step
+    with contextlib.closing(job), _heard_later() if patient else contextlib.nullcontext(list[int]()) as interrupted:
         while not job.done:
             closed = job.advance()
             if folder is not None:
@@ -85,11 +91,39 @@ def loop(
                     with (folder / "metrics.jsonl").open("a") as file:
                         file.write(_line(job.history[-1]))
                 if time.monotonic() - saved >= checkpoint_seconds or job.done:
-                    job.check_health()
-                    checkpoint.write(folder / "checkpoint.safetensors", *job.state())
+                    _save(job, folder)
                     saved = time.monotonic()
             if progress is not None:
                 progress(job)
+            if interrupted and folder is not None:
+                _save(job, folder)
+                where = f"stopped in epoch {job.epoch + 1} of {job.epochs}"
+                raise KeyboardInterrupt(f"{where}; --resume --out {folder} goes on")
+
+
+def _save(job: Job, folder: Path) -> None:
+    job.check_health()
+    checkpoint.write(folder / "checkpoint.safetensors", *job.state())
+
+
+@contextlib.contextmanager
+def _heard_later() -> Iterator[list[int]]:
+    """Ctrl-C only enters the list that is given; a second one interrupts at once. In the main thread, that is."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    usual = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def note(number: int, frame: Any) -> None:
+        heard.append(number)
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @contextlib.contextmanager
