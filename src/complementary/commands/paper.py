@@ -229,13 +229,16 @@ def print_status(options: StatusOptions) -> None:
             amount = Amount(options.seeds or one.seeds, options.epochs or 300)
             rows.append([one.name, protocol, *_status(progress(one, found, protocol, amount))])
     header = ["study", "protocol", "settings", "runs", "seeds", "minutes spent", "minutes left"]
-    heading = f"{len(found.rows)} runs; a run counts in every study that needs it"
+    places = ", ".join(map(str, options.places())) or "no folder"
+    heading = (
+        f"{len(found.rows)} runs in {places}; a run counts in every study that needs it (gradients is not among them)"
+    )
     print(tables.text(heading, [Table("", header, rows, 2)]), end="")
 
 
 def _status(now: Progress) -> list[str]:
     left = "unknown" if now.left is None else f"{now.left:.0f}"
-    seeds = f"{now.seeds[0]} to {now.seeds[1]}"
+    seeds = f"{now.seeds[0]} to {now.seeds[1]}" if now.seeds[1] else ""
     return [f"{now.started} of {now.entries}", f"{now.runs} of {now.wanted}", seeds, f"{now.minutes:.1f}", left]
 
 

@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
     if options.out is not None and options.out.exists():
         raise UserError(f"{options.out} exists already; choose another --out.")
     model = load(options.folder, options.weights)
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows(model, options.inputs, options.fit))
+    table, lines = io.StringIO(), rows(model, options.inputs, options.fit)
+    csv.writer(table, lineterminator="\n").writerows(lines)
     if options.out is None:
         print(table.getvalue(), end="")
         return
@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> None:
         options.out.write_text(table.getvalue(), encoding="utf-8")
     except OSError as problem:
         raise UserError(f"{options.out} cannot be written ({problem.strerror}).") from None
+    print(f"{len(lines) - 1:,} predictions: {options.out}")
 
 
 def rows(model: Predictor, inputs: Path, fit: str = "crop") -> list[list[str]]:
