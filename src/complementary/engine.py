@@ -111,6 +111,7 @@ class Fused:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         torch._dynamo.config.recompile_limit = 64  # a sweep in one process brings many networks and shapes
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # whoever asks for fp32 means it
         self.function = function
         self.run: Callable[..., Any] = torch.compile(function, dynamic=False)
 
@@ -164,17 +165,17 @@ class Captured:
     def _capture(self, args: tuple[Any, ...]) -> None:
         self.inputs = [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]
         graph = torch.cuda.CUDAGraph()
-        for arg in args:
-            if isinstance(arg, torch.Generator):
-                graph.register_generator_state(arg)
+        sources = [(arg, arg.get_state()) for arg in args if isinstance(arg, torch.Generator)]
+        for random, _ in sources:
+            graph.register_generator_state(random)
         torch.cuda.synchronize(self.device)
         try:  # thread_local: other jobs' threads may go on meanwhile
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.result = self.function(*self.inputs)
         except RuntimeError as problem:
-            for arg in args:
-                if isinstance(arg, torch.Generator):  # else it would wait for the failed capture for ever
-                    arg.graphsafe_set_state(torch.Generator(self.device).graphsafe_get_state())
+            for random, before in sources:  # else it would wait for the failed capture for ever
+                random.graphsafe_set_state(torch.Generator(self.device).graphsafe_get_state())
+                random.set_state(before)
             _say("captured in a CUDA graph", problem)
             return
         self.graph = graph

@@ -144,7 +144,8 @@ class Job(ABC):
     def check_health(self) -> None:
         """Raise if a loss or a weight is not finite, naming the first bad step."""
         bad = int(self.first_bad)
-        if bad < 0 and all(bool(torch.isfinite(p).all()) for n in self.networks() for p in n.parameters()):
+        weights = [weight.detach() for network in self.networks() for weight in network.parameters()]
+        if bad < 0 and bool(torch.isfinite(nn.utils.get_total_norm(weights))):  # one wait, not one for each of them
             return
         place = bad if bad >= 0 else self.steps_before() - 1
         epoch, step = divmod(place, self.steps_per_epoch)
