@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from complementary import labels, partners, transitions
-from complementary.diagnose import expected_noise_ratio, is_noisy, noise_ratio
+from complementary.diagnose import expected_noise_ratio, is_noisy, noise_ratio, noisy_share
 from complementary.errors import UserError
 from complementary.imbalance import class_sizes
 from complementary.mix import ICM, MICM, ExtraClass, IntraClass, Mixup, SameExcluded
@@ -134,3 +134,17 @@ def test_nobody_with_a_partner_is_no_noise():
     truth = torch.arange(4)
     for excluded in (torch.eye(4).roll(1, 1), torch.eye(4)):  # right labels, and labels that are wrong by themselves
         assert noise_ratio(ICM(), truth, excluded, torch.arange(4), batch=4) == 0
+
+
+@pytest.mark.parametrize(("limit", "share"), [(4, 3 / 12), (2, 3 / 6), (1, 0), (0, 0)])
+def test_whoever_draws_says_who_counts(limit, share):
+    """Everybody's partner is example 0, whose label is wrong for class 1 alone; classes below ``limit`` count."""
+    truth, excluded, seen = torch.arange(4).repeat(3), torch.zeros(12, 4), []
+    excluded[0, 1] = 1
+
+    def draw(index, source):
+        seen.extend(index.tolist())
+        return torch.zeros(len(index), 1, dtype=torch.long), truth[index] < limit
+
+    assert noisy_share(draw, truth, excluded, 5, 2, 0, "test") == share
+    assert sorted(seen) == sorted([*range(12)] * 2)

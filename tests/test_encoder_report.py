@@ -15,7 +15,7 @@ from complementary.cluster_scores import estimated_same_class, purity, same_clas
 from complementary.config import configure
 from complementary.data import load
 from complementary.diagnose import expected_noise_ratio
-from complementary.encoder_report import NAMES, encoder_report, judge, noise_as_coded, probe, rows
+from complementary.encoder_report import NAMES, WIDE, encoder_report, judge, noise_as_coded, probe, rows
 from complementary.probes import knn_accuracy, linear_accuracy
 from complementary.problem import clusters_of
 
@@ -87,7 +87,8 @@ def test_figures_are_json_also_where_nothing_can_be_told():
     )
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
     assert figures["clusterings"][0]["same_class_estimated"] is None
-    assert ["same-class partners, estimated", "cannot be told"] in rows(figures)
+    assert ["same-class partners, estimated", "unknown"] in rows(figures)
+    assert ["standard error of that", "unknown"] in rows(figures)
 
 
 def test_rows_show_every_figure_and_mark_each_oracle(reported):
@@ -96,8 +97,20 @@ def test_rows_show_every_figure_and_mark_each_oracle(reported):
     for key, name in NAMES.items():
         assert key.startswith("oracle_")
         assert name.endswith("(oracle)")
-        assert table[name] == [f"{100 * c[key]:.2f} %" for c in reported[0]["clusterings"]]
-    assert table["kNN accuracy, k = 200 (oracle)"] == [f"{100 * reported[0]['oracle_knn']:.2f} %"]
+        assert table[name] == [f"{100 * c[key]:.2f}" for c in reported[0]["clusterings"]]
+    for key, name in (("estimated", "same-class partners, estimated"), ("error", "standard error of that")):
+        assert table[name] == [f"{100 * c[f'same_class_{key}']:.1f}" for c in reported[0]["clusterings"]]
+    assert table["kNN accuracy, k = 200 (oracle)"] == [f"{100 * reported[0]['oracle_knn']:.2f}"]
+
+
+def test_many_numbers_of_clusters_go_into_blocks(reported):
+    one = reported[0]["clusterings"][0]
+    many = [one | {"clusters": k} for k in range(2, 2 + 2 * WIDE)]
+    table = rows({"clusterings": many})
+    assert max(map(len, table)) == 1 + WIDE
+    assert [k for row in table if row[0] == "clusters" for k in row[1:]] == [str(c["clusters"]) for c in many]
+    assert [row[0] for row in table].count("") == 1
+    assert rows({"clusterings": []}) == []
 
 
 @pytest.mark.gpu

@@ -91,7 +91,7 @@ class Gpu:
     """Runs what is launched, or records it into a graph; can refuse to record."""
 
     def __init__(self, refuse=None):
-        self.recording, self.refuse, self.log = None, refuse, []
+        self.recording, self.refuse, self.log, self.lent = None, refuse, [], []
 
     def launch(self, work):
         if self.recording is None:
@@ -102,7 +102,7 @@ class Gpu:
     def namespace(self):
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         return types.SimpleNamespace(
-            Stream=lambda device: stream,
+            Stream=lambda device, priority: self.lent.append(priority) or stream,
             current_stream=lambda device: stream,
             stream=lambda s: contextlib.nullcontext(),
             synchronize=lambda device: None,
@@ -151,13 +151,15 @@ class Counter:
 @pytest.fixture
 def fake(monkeypatch):
     def make(refuse=None):
+        module._capture_stream.cache_clear()
         gpu = Gpu(refuse)
         stand_in = types.SimpleNamespace(cuda=gpu.namespace(), Tensor=torch.Tensor, Generator=torch.Generator)
         monkeypatch.setattr(module, "torch", stand_in)
         counter = Counter(gpu)
         return gpu, counter, on_gpu().captured(counter.step)
 
-    return make
+    yield make
+    module._capture_stream.cache_clear()
 
 
 BATCHES = [torch.tensor([1.0, k]) for k in range(9)]
@@ -173,6 +175,15 @@ def test_eager_steps_come_first_then_one_is_captured_and_later_ones_replayed(fak
     assert len(gpu.log) == 1
     assert gpu.log[0].generators == [random]
     assert gpu.log[0].works
+
+
+def test_all_captures_share_one_stream_that_nobody_else_is_lent(fake):
+    gpu, _, _ = fake()
+    for _ in range(40):  # torch has 32 of a priority, and lends them again and again
+        run = on_gpu().captured(Counter(gpu).step)
+        for batch in BATCHES:
+            run(batch, None)
+    assert gpu.lent == [-1]
 
 
 def test_the_caller_may_reuse_its_index_and_keep_its_losses(fake):

@@ -1,5 +1,9 @@
 import time
+from pathlib import Path
 
+import pytest
+
+import complementary
 from complementary import locks
 
 
@@ -29,3 +33,48 @@ def test_patience_is_rewarded(tmp_path, in_child):
         assert not at_once
     with locks.hold(path, 10) as later:
         assert later
+
+
+def test_taking_waits_only_if_asked_to(tmp_path, in_child):
+    path = tmp_path / "lock"
+
+    def hold_a_while():
+        with locks.hold(path, 0):
+            (tmp_path / "held").write_text("")
+            time.sleep(0.3)
+
+    in_child(hold_a_while)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with path.open("a") as file:
+        assert not locks.take(file)
+        assert locks.take(file, wait=True)
+        assert locks.is_held(path)
+
+
+def test_a_disk_that_cannot_lock_is_named_by_take_and_counts_as_held_elsewhere(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    path = tmp_path / "lock"
+    with path.open("a") as file, pytest.raises(OSError, match="No locks available"):
+        locks.take(file)
+    with locks.hold(path, 0) as held:
+        assert not held
+    assert locks.is_held(path)
+
+
+def test_without_locks_nothing_is_ever_held_by_another(tmp_path, monkeypatch):
+    assert locks.exist()
+    monkeypatch.setattr(locks, "fcntl", None)
+    assert not locks.exist()
+    with locks.hold(tmp_path / "lock", 0) as first, locks.hold(tmp_path / "lock", 0) as second:
+        assert first
+        assert second
+        assert not locks.is_held(tmp_path / "lock")
+
+
+def test_no_other_module_knows_how_the_system_locks():
+    source = Path(complementary.__path__[0])
+    assert [p.name for p in source.rglob("*.py") if "import fcntl" in p.read_text(encoding="utf-8")] == ["locks.py"]

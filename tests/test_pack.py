@@ -53,6 +53,31 @@ def test_a_failure_stays_with_its_task(tmp_path):
 
 
 @pytest.mark.gpu
+def test_a_long_pack_never_works_on_a_stream_that_is_being_captured():
+    """Torch has 32 streams to lend: many captures in one lane, while others copy and wait all the time."""
+    engine, weight = Engine.choose("cuda"), torch.randn(256, 256, device="cuda")
+
+    def capturing():
+        for i in range(40):
+            step = engine.captured(lambda x, i=i: (x @ weight).tanh() + i)
+            for _ in range(6):
+                found = step(weight)
+            assert step.graph is not None
+            torch.testing.assert_close(found, (weight @ weight).tanh() + i)
+        return "captured"
+
+    def busy():
+        for _ in range(400):
+            x = weight + torch.randn(256, 256).to("cuda")
+            torch.cuda.current_stream().synchronize()
+            assert bool(torch.isfinite(x).all())
+            x.cpu()
+        return "busy"
+
+    assert together([capturing, capturing, busy, busy], engine.device) == ["captured", "captured", "busy", "busy"]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("count", [2, 6])
 def test_packed_runs_on_a_gpu_are_the_separate_ones(count):
     try:

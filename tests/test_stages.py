@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from complementary import assignments, stages
+from complementary import assignments, locks, stages
 from complementary.errors import UserError
 
 INPUTS = torch.arange(60, dtype=torch.float32).view(20, 3)
@@ -158,7 +158,7 @@ def test_other_stages_do_not_wait(tmp_path, in_child, capsys):
 
 
 def test_without_file_locks_nobody_waits(monkeypatch):
-    monkeypatch.setattr(stages, "_has_locks", lambda: False)
+    monkeypatch.setattr(locks, "fcntl", None)
     with stages.alone("a", "x"), stages.alone("a", "x"):
         pass
     assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)

@@ -1,5 +1,7 @@
 """What mixing does to the labels, seen with the true labels: oracle studies, never used in training."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,27 @@ def is_noisy(members: Tensor, truth: Tensor, excluded: Tensor) -> Tensor:
     return (named & other).flatten(1).any(1)
 
 
+Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]  # index int [B] -> partners int [B, M], bool [B]
+
+
+def noisy_share(draw: Draw, truth: Tensor, excluded: Tensor, batch: int, passes: int, seed: int, purpose: str) -> float:
+    """Share of noisy mixes among those that count: ``passes`` times over the data in random batches.
+
+    ``draw`` tells the partners of the examples of a batch, and which of those count; truth int [N], excluded [N, K].
+    0 if nobody ever counts.
+    """
+    noisy = torch.zeros((), dtype=torch.long)
+    total = torch.zeros((), dtype=torch.long)
+    for turn in range(passes):
+        source = generator(seed, purpose, turn)
+        for index in torch.randperm(len(truth), generator=source).split(batch):
+            partners, counts = draw(index, source)
+            lies = is_noisy(torch.cat([index[:, None], partners], 1), truth, excluded)
+            noisy += (lies & counts).sum()
+            total += counts.sum()
+    return float(noisy / total.clamp_min(1))
+
+
 def noise_ratio(
     mixer: GroupMixup,
     truth: Tensor,
@@ -29,23 +52,18 @@ def noise_ratio(
 ) -> float:
     """Share of noisy mixes when this mixer draws partners as in training: an oracle figure.
 
-    truth int [N], excluded [N, K], cluster int [N] or None. ``passes`` times over the data in random
-    batches; examples without a partner do not count. 0 if nobody ever has one.
+    truth int [N], excluded [N, K], cluster int [N] or None. ``passes`` times over the data, as in
+    `noisy_share`; examples without a partner do not count.
     """
-    noisy = torch.zeros((), dtype=torch.long)
-    total = torch.zeros((), dtype=torch.long)
     truth, excluded = truth.cpu(), excluded.cpu()  # pairs are counted where the generator is
     cluster = None if cluster is None else cluster.cpu()
-    for turn in range(passes):
-        source = generator(seed, "noise", turn)
-        for index in torch.randperm(len(truth), generator=source).split(batch):
-            local = None if cluster is None else cluster[index]
-            chosen, found = mixer.choose(excluded[index], local, index=index, generator=source)
-            chosen = chosen if mixer.pool is not None else index[chosen]
-            lies = is_noisy(torch.cat([index[:, None], chosen], 1), truth, excluded)
-            noisy += (lies & found).sum()
-            total += found.sum()
-    return float(noisy / total.clamp_min(1))
+
+    def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        local = None if cluster is None else cluster[index]
+        chosen, found = mixer.choose(excluded[index], local, index=index, generator=source)
+        return (chosen if mixer.pool is not None else index[chosen]), found
+
+    return noisy_share(draw, truth, excluded, batch, passes, seed, "noise")
 
 
 def expected_noise_ratio(truth: Tensor, transition: Tensor) -> float:

@@ -14,9 +14,9 @@ from torch import Tensor
 from complementary import partners
 from complementary.cluster import kmeans
 from complementary.cluster_report import measure, passes
-from complementary.diagnose import is_noisy
+from complementary.diagnose import noisy_share
 from complementary.probes import knn_accuracy, linear_accuracy
-from complementary.rng import address, generator
+from complementary.rng import address
 
 
 def encoder_report(
@@ -87,17 +87,19 @@ def noise_as_coded(truth: Tensor, excluded: Tensor, group: Tensor, others: int, 
     included; who is alone there mixes with itself, and counts. At 50 clusters and batches of 512 a tenth of the
     pairs are such, and never noisy, so that this is about .9 of the noise among real pairs.
     """
-    turns = passes(len(truth))
-    noisy = torch.zeros((), dtype=torch.long)
-    for turn in range(turns):
-        source = generator(seed, "noise-as-coded", turn)
-        for index in torch.randperm(len(truth), generator=source).split(batch):
-            groups = partners.group(group[index])
-            chosen = partners.draw(groups, torch.arange(len(index)), others, distinct=False, generator=source)
-            noisy += is_noisy(torch.cat([index[:, None], index[chosen]], 1), truth, excluded).sum()
-    return float(noisy / (turns * len(truth)))
+
+    def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        groups = partners.group(group[index])
+        chosen = partners.draw(groups, torch.arange(len(index)), others, distinct=False, generator=source)
+        return index[chosen], torch.ones(len(index), dtype=torch.bool)
+
+    return noisy_share(draw, truth, excluded, batch, passes(len(truth)), seed, "noise-as-coded")
 
 
+ESTIMATED = {
+    "same_class_estimated": "same-class partners, estimated",
+    "same_class_error": "standard error of that",
+}
 NAMES = {
     "oracle_same_class": "same-class partners (oracle)",
     "oracle_purity": "purity (oracle)",
@@ -110,23 +112,28 @@ NAMES = {
 }
 
 
+WIDE = 7  # numbers of clusters side by side: as many as fit 100 characters
+
+
 def rows(figures: dict[str, Any]) -> list[list[str]]:
-    """Names and values as a person reads them; a column for each number of clusters."""
+    """Names and values in percent; a column for each number of clusters, and another block of rows after `WIDE`."""
     probes = {"oracle_knn": "kNN accuracy, k = 200 (oracle)", "oracle_linear": "linear probe accuracy (oracle)"}
     table = [[name, _percent(figures[key])] for key, name in probes.items() if figures.get(key) is not None]
     columns = figures["clusterings"]
-    table.append(["clusters", *(str(c["clusters"]) for c in columns)])
-    table.append(["same-class partners, estimated", *(_estimate(c) for c in columns)])
+    for first in range(0, len(columns), WIDE):
+        table += ([[""]] if first else []) + _block(columns[first : first + WIDE])
+    return table
+
+
+def _block(columns: list[dict[str, Any]]) -> list[list[str]]:
+    table = [["clusters", *(str(c["clusters"]) for c in columns)]]
+    for key, name in ESTIMATED.items():
+        table.append([name, *("unknown" if c[key] is None else f"{100 * c[key]:.1f}" for c in columns)])
     for key, name in NAMES.items():
-        if columns and key in columns[0]:
+        if key in columns[0]:
             table.append([name, *(_percent(c[key]) for c in columns)])
     return table
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
-
-
-def _estimate(figures: dict[str, Any]) -> str:
-    value, error = figures["same_class_estimated"], figures["same_class_error"]
-    return "cannot be told" if value is None else f"{100 * value:.1f} ± {100 * error:.1f} %"
+    return f"{100 * value:.2f}"

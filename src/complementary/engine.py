@@ -117,15 +117,16 @@ class Fused:
 
     def __call__(self, *args: Any) -> Any:
         """The same as calling the function itself."""
-        try:
-            return self.run(*args)
-        except Exception as problem:
-            if self.run is self.function:
-                raise
-            result = self.function(*args)  # a mistake of its own shows here
-            _say("compiled", problem)
-            self.run = self.function
-            return result
+        with _ONE_AT_A_TIME:
+            try:
+                return self.run(*args)
+            except Exception as problem:
+                if self.run is self.function:
+                    raise
+                result = self.function(*args)  # a mistake of its own shows here
+                _say("compiled", problem)
+                self.run = self.function
+                return result
 
 
 class Captured:
@@ -135,7 +136,6 @@ class Captured:
         self.function, self.device = function, device
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device)
 
     def __call__(self, *args: Any) -> Tensor:
         """Call with tensors (of the same shapes each time) and generators (the same each time) -> its result."""
@@ -147,7 +147,7 @@ class Captured:
                 if self.graph is None:
                     return self._eagerly(args)
         if self.graph is None:
-            return self._eagerly(args)
+            return self.function(*args)
         for mine, given in zip(self.inputs, args, strict=True):
             if isinstance(given, Tensor):
                 mine.copy_(given, non_blocking=True)
@@ -155,11 +155,12 @@ class Captured:
         return self.result.clone()
 
     def _eagerly(self, args: tuple[Any, ...]) -> Tensor:
-        """On the stream of the capture, where memory and autograd expect the work to be."""
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
+        """On the stream of captures, where memory and autograd will expect the work to be."""
+        stream = _capture_stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
             result = self.function(*args)
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         return result
 
     def _capture(self, args: tuple[Any, ...]) -> None:
@@ -170,7 +171,7 @@ class Captured:
             graph.register_generator_state(random)
         torch.cuda.synchronize(self.device)
         try:  # thread_local: other jobs' threads may go on meanwhile
-            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=_capture_stream(self.device), capture_error_mode="thread_local"):
                 self.result = self.function(*self.inputs)
         except RuntimeError as problem:
             for random, before in sources:  # else it would wait for the failed capture for ever
@@ -179,6 +180,13 @@ class Captured:
             _say("captured in a CUDA graph", problem)
             return
         self.graph = graph
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream that records. Torch lends its 32 streams of a priority in turn, again and again: if others were
+    asked for at this priority, someone would some day work on a stream that is being captured, and break both."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def _say(what: str, problem: Exception) -> None:

@@ -122,6 +122,7 @@ class Slot:
         self.there, self.count = self.host, 0
         if self.stream is not None:
             self.there = torch.empty(shape, dtype=dtype, device=device)
+            self.stream.wait_stream(torch.cuda.current_stream(device))  # it may still be at work on this memory
             self.there.record_stream(self.stream)  # not to be given away while a copy is under way
             self.arrived, self.used = torch.cuda.Event(blocking=True), torch.cuda.Event()
 

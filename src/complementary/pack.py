@@ -6,6 +6,7 @@ waits for its figures at the end of an epoch lets the others go on.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -21,15 +22,20 @@ def together(tasks: Sequence[Callable[[], Result]], device: torch.device) -> lis
     A failure of one does not disturb the others. KeyboardInterrupt reaches the caller once all have ended.
     """
     with ThreadPoolExecutor(max(1, len(tasks)), thread_name_prefix="pack") as threads:
-        waiting = [threads.submit(_alone, task, device) for task in tasks]
+        waiting = [threads.submit(_alone, task, device, lane) for lane, task in enumerate(tasks)]
     return [done.result() for done in waiting]
 
 
-def _alone(task: Callable[[], Result], device: torch.device) -> Result | Exception:
+def _alone(task: Callable[[], Result], device: torch.device, lane: int) -> Result | Exception:
     on_cuda = device.type == "cuda"
-    stream = torch.cuda.stream(torch.cuda.Stream(device)) if on_cuda else contextlib.nullcontext()
-    with stream:
+    with torch.cuda.stream(_stream(device, lane)) if on_cuda else contextlib.nullcontext():
         try:
             return task()
         except Exception as problem:
             return problem
+
+
+@functools.cache
+def _stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    """A stream of its own for each of those that run at once, and the same ones the next time: torch has but 32."""
+    return torch.cuda.Stream(device)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from complementary import assignments
+from complementary import assignments, locks
 from complementary.data.cache import cache_root
 from complementary.data.drafts import Unwritable, lock
 from complementary.data.screen import to_stderr
@@ -43,18 +43,10 @@ def alone(name: str, doing: str) -> Iterator[None]:
     The right ends with the process, also when it is killed. Where the system has no file locks, nobody waits.
     """
     with contextlib.ExitStack() as stack:
-        if _has_locks():
+        if locks.exist():
             waiting = f"another process is {doing} right now; waiting for it"
             stack.enter_context(lock(cache_root(None), name, lambda _: to_stderr(waiting)))
         yield
-
-
-def _has_locks() -> bool:
-    try:
-        import fcntl  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def clusters(inputs: Tensor | Rows, count: int, decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:

@@ -202,8 +202,9 @@ def test_bad_input_is_one_sentence_and_status_2(cll, tmp_path, options, said):
     vectors(tmp_path / "v.npz")
     status, _, error = cll("cluster", *options, "--restarts", 1, "--out", "c")
     assert status == 2
-    assert said in " ".join(error.replace("│", " ").split())
-    assert "Traceback" not in error
+    *_, sentence = error.splitlines()  # before it, --probe says what it does
+    assert sentence.startswith("cll cluster: ")
+    assert said in sentence
     assert not (tmp_path / "c").exists()
 
 
@@ -236,9 +237,31 @@ def test_the_probe_gives_every_figure_of_the_encoder(cll, tmp_path, encoder):
     assert (made_by["encoder"], made_by["long_tail"], made_by["seed"], made_by["batch"]) == (encoder, 3, 2, 128)
     shown = figures(out.partition("The encoder")[2])
     assert number(shown["kNN accuracy, k = 200 (oracle)"]) == round(100 * wanted["oracle_knn"], 2)
-    noise = [f"{100 * c['oracle_noise_icm_as_coded']:.2f} %" for c in wanted["clusterings"]]
+    noise = [f"{100 * c['oracle_noise_icm_as_coded']:.2f}" for c in wanted["clusterings"]]
     assert shown["ICM as coded (oracle)"].split("  ")[0] == noise[0]
     assert shown["ICM as coded (oracle)"].endswith(noise[1])
+
+
+@pytest.mark.parametrize("columns", ["100", None])
+def test_the_probe_says_what_it_does_and_fits_100_columns(cll, monkeypatch, columns):
+    monkeypatch.delenv("COLUMNS")
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    numbers = (5, 10, 15, 20, 25, 30, 35, 40)
+    status, out, error = cll("cluster", *FAST, "--probe", "--try-clusters", *numbers)
+    assert status == 0
+    assert error.splitlines() == [
+        "embedding 1,437 training examples by pixels",
+        "judging 20 clusters of 1,437 examples",
+        "probing the encoder by kNN and a linear layer",
+        *(f"judging {k} clusters of 1,437 examples" for k in numbers),
+    ]
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 100
+    heads = [line.split() for line in lines if line.split()[:1] == ["clusters"]]
+    assert heads[1:] == [["clusters", *map(str, numbers[:7])], ["clusters", "40"]]
+    broken = [line for line in lines if line.count("(oracle)") == 1 and not re.search(r"\d( %)?\s*$", line)]
+    assert broken == []
 
 
 def test_figures_asked_for_as_json_are_probed_for(cll, tmp_path):

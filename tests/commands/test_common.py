@@ -1,5 +1,6 @@
 import functools
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -110,6 +111,52 @@ def test_a_shortened_option_is_refused_not_half_understood(file, capsys):
     with pytest.raises(SystemExit):
         train("--conf", file)
     assert "--config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--epochs", 0], "The option epochs is 0, but it must be at least 1."),  # of a nested configuration
+        (["--holdout", 3], "The option holdout is 3.0, but it must be between 0 and 0.5."),
+    ],
+)
+def test_a_sentence_of_the_configuration_is_not_put_into_a_box(cll, capsys, arguments, sentence):
+    with pytest.raises(UserError) as found:
+        train(*arguments)
+    assert str(found.value) == sentence
+    assert capsys.readouterr() == ("", "")
+    assert cll("train", *arguments) == (2, "", f"cll train: {sentence}\n")
+
+
+def test_so_it_is_where_the_command_itself_refuses(cll):
+    """An option of the root, not of a part of it."""
+    sentence = "The option epochs is 0, but it must be at least 1."
+    assert cll("pretrain", "--epochs", 0) == (2, "", f"cll pretrain: {sentence}\n")
+
+
+def test_what_tyro_itself_finds_is_still_said(cll):
+    for arguments, said in ((["--epochs", "two"], "--epochs"), (["--epoks", 2], "Perhaps you meant")):
+        status, out, error = cll("train", *arguments)
+        assert (status, out) == (2, "")
+        assert said in error
+    status, out, error = cll("train", "--help")
+    assert (status, error) == (0, "")
+    assert "usage: cll train" in out
+
+
+def test_what_is_printed_while_options_are_read_is_not_lost(capsys):
+    with common.own_sentences():
+        print("a warning", file=sys.stderr)
+    assert capsys.readouterr().err == "a warning\n"
+
+
+@pytest.mark.parametrize("command", ["report", "train", "cluster", "paper show", "paper main"])
+def test_help_names_a_path_as_such_and_none_still_goes(cll, command):
+    status, out, _ = cll(*command.split(), "--help")
+    assert status == 0
+    assert " PATH " in out
+    assert "{None}|PATH" not in out
+    assert train("--out", "None")[0].out is None
 
 
 # --- where it goes, and what is shown -----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.paper.conftest import _own_cache, fake, store, tiny  # noqa: F401
+from tests.paper.conftest import _own_cache, entry_of, fake, store, tiny  # noqa: F401
 
 SMALL = ("--epochs", 1, "--workers", 1)
 
@@ -32,7 +32,7 @@ def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):
     assert status == 0
     (line,) = [line.split() for line in said.splitlines() if line.startswith("tiny")]
     assert line[:10] == ["tiny", "ours", "3", "of", "3", "6", "of", "9", "2", "to"]
-    assert cll("paper", "show", "tiny", "--plot", "tiny.png", "--out", "tiny.txt")[:2] == (0, "")
+    assert cll("paper", "show", "tiny", "--plot", "tiny.png", "--out", "tiny.txt")[:2] == (0, "Table: tiny.txt\n")
     assert (tmp_path / "tiny.png").read_bytes().startswith(b"\x89PNG")
     assert cll("paper", "page", "--out", "page.md", "--store", "results/paper") == (0, "page.md\n", "")
     assert "| tiny | nowhere | 3 | 3 of 3 | 2 | 1 | 1 of 3 | 0 to 1 | 1 |" in (tmp_path / "page.md").read_text()
@@ -89,7 +89,35 @@ def test_a_damaged_file_is_named_and_can_be_left_out(cll, store):  # noqa: F811
     for verb in (("show", "intra"), ("status",), ("page", "--out", "page.md")):
         status, _, error = cll("paper", *verb, "--store", store)
         assert (status, f"{store / 'bad.json'} is damaged" in error) == (2, True)
-    status, said, error = cll("paper", "show", "intra", "--store", store, "--skip-damaged")
+    status, said, error = cll("paper", "show", "intra", "--store", store, "--skip-damaged", "--blank")
     assert (status, "37.17 ± 0.30" in said) == (0, True)
     assert error.startswith("left out: ")
     assert error.endswith("Nothing of intra was run under the protocol ours yet.\n")
+
+
+def test_a_study_of_which_nothing_was_run_is_one_sentence_unless_blank_tables_are_asked_for(cll, store, tmp_path):  # noqa: F811
+    show = ("paper", "show", "intra", "--store", store)
+    sentence = (
+        "Nothing of intra was run under the protocol ours yet; run it with 'cll paper intra', or see its settings and "
+        "the published numbers with 'cll paper show intra --blank'.\n"
+    )
+    for asked in ((), ("--only-run",), ("--format", "markdown")):
+        assert cll(*show, *asked) == (0, sentence, "")
+    assert "'cll paper intra --protocol paper'" in cll(*show, "--protocol", "paper")[1]
+    assert cll(*show, "--out", "x.txt") == (2, "", f"cll paper: {sentence}")
+    assert not (tmp_path / "x.txt").exists()
+    for asked, seen in ((("--blank",), "37.17 ± 0.30"), (("--format", "csv"), ",37.17,0.3,")):
+        status, said, error = cll(*show, *asked)
+        assert (status, error) == (0, "Nothing of intra was run under the protocol ours yet.\n")
+        assert seen in said
+    assert cll(*show, "--blank", "--out", "x.txt")[:2] == (0, "Table: x.txt\n")
+    assert "37.17 ± 0.30" in (tmp_path / "x.txt").read_text()
+
+
+def test_what_was_run_of_a_study_can_be_shown_alone(cll, store, fake):  # noqa: F811
+    fake(entry_of("intra", "intra-class", data="cifar10", tail=100.0), 0.5)
+    show = ("paper", "show", "intra", "--store", store)
+    status, said, error = cll(*show, "--only-run")
+    assert (status, error) == (0, "")
+    assert "intra-class" in said
+    assert "50.00 (1)" in cll(*show)[1]

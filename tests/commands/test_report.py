@@ -28,7 +28,7 @@ def test_a_table_on_the_screen_or_in_a_file(cll, results, tmp_path):
     assert [row[0] for row in found] == ["loss", "s-nl", "dm"]
     assert [float(row[2]) for row in found[1:]] == pytest.approx([0.05, 0.45])
     assert [row[-1] for row in found[1:]] == ["2", "2"]
-    assert cll(*asked, "--out", tmp_path / "table.csv") == (0, "", "")
+    assert cll(*asked, "--out", tmp_path / "table.csv") == (0, f"Table: {tmp_path / 'table.csv'}\n", "")
     assert (tmp_path / "table.csv").read_text() == out
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import complementary
+from complementary import locks
 from complementary.data import cache, drafts
 from complementary.errors import UserError
 
@@ -80,6 +81,17 @@ def test_a_folder_that_may_not_be_written(tmp_path, store):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written .*; make it writable"):
         store(tmp_path / "file" / "cache", "x", a=np.zeros(3))
+
+
+def test_where_there_are_no_locks_the_cache_is_read_and_not_written(root, images, store, monkeypatch):
+    store(root, "x", a=images)
+    before = listing(root)
+    monkeypatch.setattr(locks, "fcntl", None)
+    with pytest.raises(drafts.Unwritable, match="this system has no file locks"):
+        store(root, "new", a=images)
+    assert listing(root) == before
+    assert not (root / "locks" / "new.lock").exists()
+    cache.verify(cache.read(root, "x"))
 
 
 # --- a full disk ---------------------------------------------------------------------------------

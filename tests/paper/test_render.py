@@ -3,7 +3,7 @@ import io
 
 from scipy import stats
 
-from complementary.paper.render import render, show_p, tables_of
+from complementary.paper.render import not_run, render, show_p, tables_of
 from complementary.paper.results import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
@@ -21,6 +21,13 @@ def test_a_study_of_which_nothing_was_run_is_blank_but_for_the_published_numbers
         "cifar10  intra-class                         48.59 ± 0.40",
     ]
     assert tables_of(STUDIES["intra"], Results(), "ours", only_run=True) == []
+
+
+def test_what_to_run_is_said_under_the_protocol_that_was_asked_for():
+    assert "run it with 'cll paper intra'," in not_run(STUDIES["intra"], "ours")
+    assert "run it with 'cll paper intra --protocol paper'," in not_run(STUDIES["intra"], "paper")
+    assert "run it with 'cll paper as-coded'," in not_run(STUDIES["as-coded"], "paper")
+    assert not_run(STUDIES["as-coded"], "ours").endswith("'cll paper show as-coded --protocol ours --blank'.")
 
 
 def test_numbers_differences_and_tests(fake, store):

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -12,8 +13,10 @@ from torch import Tensor
 from complementary import assignments, data
 from complementary.checkpoint import write_bytes
 from complementary.cluster_report import Choice, measure, page, recommendation
+from complementary.commands.common import OptionalPath, own_sentences
 from complementary.config import ClusterConfig, Config, DataConfig, configure
 from complementary.data import Dataset, Split
+from complementary.data.screen import to_stderr
 from complementary.device import versions
 from complementary.embed import embed_test
 from complementary.encoder_report import judge, probe, rows
@@ -35,16 +38,16 @@ class Cluster:
     """As in cll train: decides subset, labels and k-means starts."""
     batch: int = 512
     """Batch size for the noise ratios, in which partners are sought."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Store the assignment in this file, for cll train --assignments."""
-    report: Path | None = None
+    report: OptionalPath = None
     """Write an HTML page with sizes, scores and rows of example images."""
     try_clusters: tuple[int, ...] = (10, 20, 30, 50, 70, 90)
     """Numbers of clusters that --report and --probe compare; the report recommends one."""
     probe: bool = False
     """Judge the encoder too: accuracy of kNN and of a linear layer on its features (oracle), and all figures for
     each of --try-clusters."""
-    json: Path | None = None
+    json: OptionalPath = None
     """Write what --probe finds to this file."""
 
     def __post_init__(self) -> None:
@@ -70,7 +73,10 @@ class Work:
 
     def points(self) -> Tensor | None:
         """Unit vectors [M, D]; None where clusters come from a file."""
-        return None if self.config.grouping.assignments else points_of(self.config, self.dataset, self.chosen)
+        if self.config.grouping.assignments:
+            return None
+        to_stderr(f"embedding {len(self.chosen):,} training examples by {self.config.grouping.encoder}")
+        return points_of(self.config, self.dataset, self.chosen)
 
     def compared(self, counts: tuple[int, ...], points: Tensor | None) -> dict[int, Tensor]:
         """The assignment int [M] for each sensible number of clusters; the one that there is, if it is a file's."""
@@ -87,14 +93,15 @@ class Work:
 
 def main(arguments: list[str]) -> None:
     """The command ``cll cluster``."""
-    import tyro
-
-    options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
+    with own_sentences():
+        options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
     _check(options.out, options.report, options.json)
     work, probing = start(options.config()), options.probe or options.json is not None
     comparing = probing or options.report is not None
     points = work.points() if comparing else None  # embedded once, for all numbers of clusters
     assignment = work.clusters(options.grouping.clusters, points)
+    if comparing:
+        _judging(assignment)
     figures = measure(assignment, work.excluded, work.generating, work.split.truth, options.batch)
     _print([list(row) for row in figures.rows()])
     if options.out is not None:
@@ -129,7 +136,10 @@ def _print(rows: list[list[str]]) -> None:
     table = Table(show_header=False, box=None)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(100, console.width)  # a file or pipe has no width of its own, and rich would take 80
+    console.print(table)
 
 
 def _store(path: Path, work: Work, assignment: Tensor) -> None:
@@ -152,15 +162,28 @@ def _report(path: Path, markup: str, choice: Choice | None) -> None:
 # --- the encoder --------------------------------------------------------------------------------------
 
 
+HEADING = "The encoder, in percent (as coded: an example may be its own partner, as in the published code)"
+
+
+def _judging(assignment: Tensor) -> None:
+    """Say what takes minutes on a slow machine."""
+    to_stderr(f"judging {int(assignment.max()) + 1} clusters of {len(assignment):,} examples")
+
+
 def _probe(options: Cluster, work: Work, points: Tensor | None, found: dict[int, Tensor]) -> None:
     """Judge the encoder and each clustering, print it all, and write it if asked to."""
     figures: dict[str, Any] = {}
     if points is not None:
         test = work.dataset.test
+        to_stderr("probing the encoder by kNN and a linear layer")
         vectors = embed_test(source_of(work.config, work.dataset), work.dataset)
         figures = probe(points, work.split.truth, vectors, None if test is None else test.truth)
-    figures["clusterings"] = judge(found, work.excluded, work.split.truth, work.generating, options.batch)
-    Console().print("\nThe encoder (as coded: an example may be its own partner, as in the paper's published code)")
+    figures["clusterings"] = []
+    for count, assignment in found.items():
+        _judging(assignment)
+        one = {count: assignment}
+        figures["clusterings"] += judge(one, work.excluded, work.split.truth, work.generating, options.batch)
+    Console().print(f"\n{HEADING}", soft_wrap=True)
     _print(rows(figures))
     if options.json is not None:
         made_by = asdict(work.config.source) | asdict(work.config.grouping)

@@ -1,13 +1,15 @@
 """What the training commands share: where and how to run, the configuration to start from, a progress bar."""
 
 import contextlib
+import io
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -20,15 +22,17 @@ from complementary.ranks import ALONE, Team
 from complementary.settings import AnySettings, read_toml
 
 AnyOptions = TypeVar("AnyOptions")
+OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]  # tyro would write {None}|PATH
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT")]
 
 
 @dataclass(frozen=True)
 class Where:
     """Where and how to run; none of this changes the outcome, but for rounding."""
 
-    out: Path | None = None
+    out: OptionalPath = None
     """Folder of the run; by default it is named after the main options, under runs/."""
-    config: Path | None = None
+    config: OptionalPath = None
     """A config.toml to start from, such as that of an earlier run; other options override it."""
     resume: bool = False
     """Go on with the run in the folder (after a kill, too); its configuration is taken from there."""
@@ -67,8 +71,31 @@ def parse(
     names = [f.name for f in fields(settings)]
     parser: Any = tyro.conf.configure(tyro.conf.OmitArgPrefixes)(kind)
     default = kind(**{name: getattr(base, name) for name in names})
-    options: AnyOptions = tyro.cli(parser, args=arguments, prog=prog, default=default)
+    with own_sentences():
+        options: AnyOptions = tyro.cli(parser, args=arguments, prog=prog, default=default)
     return options, settings(**{name: getattr(options, name) for name in names})
+
+
+@contextlib.contextmanager
+def own_sentences() -> Iterator[None]:
+    """While tyro reads a command line: raise the `UserError` of a configuration as it is, not in a box.
+
+    tyro takes it for a ValueError of its own, prints it and exits; so what it prints is held back until it is known
+    whose error it was.
+    """
+    held = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(held):
+            yield
+    except SystemExit as stop:
+        problem = stop.__context__
+        while problem is not None and not isinstance(problem, UserError):
+            problem = problem.__context__
+        if problem is not None:
+            raise UserError(str(problem)) from None
+        print(held.getvalue(), end="", file=sys.stderr)
+        raise
+    print(held.getvalue(), end="", file=sys.stderr)
 
 
 def _base(arguments: list[str]) -> Path | None:

@@ -9,11 +9,12 @@ import tyro
 
 from complementary import tables
 from complementary.checkpoint import write_bytes
+from complementary.commands.common import OptionalInt, OptionalPath
 from complementary.commands.sweep import Execution, run_cells
 from complementary.errors import UserError
 from complementary.paper import figures, gradients, page, results
 from complementary.paper.protocols import PROTOCOLS, Protocol
-from complementary.paper.render import render
+from complementary.paper.render import not_run, render
 from complementary.paper.results import STORES, Results
 from complementary.paper.runs import Amount, Progress, cells_of, export, progress
 from complementary.paper.studies import STUDIES, Study, study
@@ -48,7 +49,7 @@ class RunOptions(Execution):
     """The studies; see cll paper list."""
     protocol: Protocol | None = None
     """ours or paper; by default what the study was made for (paper for as-coded, else ours)."""
-    seeds: int | None = None
+    seeds: OptionalInt = None
     """How many seeds; by default 3 (5 for p-values)."""
     epochs: int = 300
     """Epochs of each run."""
@@ -56,7 +57,7 @@ class RunOptions(Execution):
     """Epochs of an encoder."""
     where: tuple[str, ...] = ()
     """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
-    assignments_from: Path | None = None
+    assignments_from: OptionalPath = None
     """A folder of stored clusters, such as results/clusters: they are used, without any encoder, where they fit."""
     store: Path = STORES[0]
     """Where runs are kept; all studies share it. For Ray, all nodes must see it."""
@@ -72,7 +73,7 @@ class Reading:
 
     store: tuple[Path, ...] = ()
     """Folders of results; by default runs/paper and results/paper, where they exist."""
-    epochs: int | None = None
+    epochs: OptionalInt = None
     """Only runs of so many epochs; by default, for each setting, the longest ones."""
     skip_damaged: bool = False
     """Leave damaged files out, naming each on standard error."""
@@ -102,11 +103,13 @@ class ShowOptions(Reading):
     """ours or paper; by default what the study was made for."""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     """How to write the tables."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Write to this file (it is replaced), not to the screen."""
     only_run: bool = False
     """Leave out settings of which nothing was run (not in csv)."""
-    plot: Path | None = None
+    blank: bool = False
+    """Write the tables even if nothing of the study was run: its settings and the published numbers (csv: always)."""
+    plot: OptionalPath = None
     """Also draw the figure into this PNG file."""
 
 
@@ -119,7 +122,7 @@ class StatusOptions(Reading):
 
     protocol: Protocol | None = None
     """ours or paper; by default both."""
-    seeds: int | None = None
+    seeds: OptionalInt = None
     """How many seeds are wanted of each setting; by default 3 (5 for p-values)."""
 
 
@@ -213,12 +216,18 @@ def show(options: ShowOptions) -> None:
         print("\n".join(shown) or "The study gradients was not run yet; do so with: cll paper gradients")
         return
     if not any(runs.rows for runs in found.of(asked, protocol).values()):
+        if not options.blank and options.format != "csv":
+            if options.out is not None:
+                raise UserError(not_run(asked, protocol))
+            print(not_run(asked, protocol))
+            return
         print(f"Nothing of {asked.name} was run under the protocol {protocol} yet.", file=sys.stderr)
     text = render(asked, found, protocol, options.format, options.only_run)
     if options.out is None:
         print(text, end="")
     else:
         write_bytes(options.out, text.encode())
+        print(f"Table: {options.out}")
 
 
 def print_status(options: StatusOptions) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 
 from complementary.checkpoint import write_bytes
+from complementary.commands.common import OptionalPath
 from complementary.store import Index
 from complementary.summary import Question, ask, option, parse_where
 from complementary.tables import FORMATS
@@ -37,11 +38,11 @@ class Report:
     """Figures: accuracy_last, accuracy_selected, accuracy_best_on_test, noise_ratio, train_seconds …"""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     """How to write the tables; csv has one line per group and full precision."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Write to this file (it is replaced), not to the screen."""
     skip_damaged: tyro.conf.FlagCreatePairsOff[bool] = False
     """Leave damaged files out, naming each on standard error."""
-    index: Path | None = None
+    index: OptionalPath = None
     """Keep the SQLite table of all runs in this file, for questions of your own; by default in the cache."""
 
 
@@ -61,3 +62,4 @@ def main(arguments: list[str]) -> None:
         print(text, end="")
     else:
         write_bytes(options.out, text.encode())
+        print(f"Table: {options.out}")

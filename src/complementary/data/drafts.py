@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import DTypeLike
 
+from complementary import locks
 from complementary.data.cache import LAYOUT, Array, Damaged, check_name, file_name, is_name, read_manifest, sha256
 from complementary.data.screen import Say, size
 from complementary.errors import UserError
@@ -32,31 +33,21 @@ class Unwritable(UserError):
 @contextmanager
 def lock(root: Path, name: str, say: Say) -> Iterator[None]:
     """Hold the right to write ``name``; another process that wants it waits, and goes on after a kill."""
+    if not locks.exist():  # reading the cache works without
+        raise Unwritable("The cache can be written on Linux and macOS only: this system has no file locks.")
     with disk_errors(root):
         handle = _lock_file(root, name)
-        free = _flock(handle, wait=False)
+        free = locks.take(handle)
     with handle:  # the lock goes with the handle, also when the process is killed
         if not free:
             say(f"{name}: another process is writing it; waiting for that one")
-            _flock(handle, wait=True)
+            locks.take(handle, wait=True)
         yield
 
 
 def _lock_file(root: Path, name: str) -> TextIO:
     (root / "locks").mkdir(parents=True, exist_ok=True)
     return (root / "locks" / f"{check_name(name)}.lock").open("w")
-
-
-def _flock(handle: TextIO, wait: bool) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # reading the cache works without
-        raise Unwritable("The cache can be written on Linux and macOS only: this system has no file locks.") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager
@@ -170,7 +161,7 @@ def _sweep_abandoned(root: Path, busy: str) -> None:
     for home in (root / "sets").iterdir():
         if home.name != busy and is_name(home.name) and _leftovers(root, home.name):
             with _lock_file(root, home.name) as handle:
-                if _flock(handle, wait=False):
+                if locks.take(handle):
                     _sweep(root, home.name)
                     if not any(home.iterdir()):
                         home.rmdir()

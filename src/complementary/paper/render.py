@@ -30,6 +30,15 @@ def render(study: Study, results: Results, protocol: Protocol, form: str, only_r
     return FORMATS[form](heading(study, protocol), tables_of(study, results, protocol, only_run))
 
 
+def not_run(study: Study, protocol: Protocol) -> str:
+    """What to say of a study of which there is no run yet."""
+    named = study.name if protocol == study.protocol else f"{study.name} --protocol {protocol}"
+    return (
+        f"Nothing of {study.name} was run under the protocol {protocol} yet; run it with 'cll paper {named}', or see "
+        f"its settings and the published numbers with 'cll paper show {named} --blank'."
+    )
+
+
 def heading(study: Study, protocol: Protocol) -> str:
     """What the numbers are, in one line."""
     note = f" {study.note}" if study.note else ""

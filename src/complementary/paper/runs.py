@@ -51,7 +51,7 @@ def cells_of(
                 found.setdefault(cell.key, cell)
     if not found:
         asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
-        raise UserError(f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME'.")
+        raise UserError(f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME --blank'.")
     return list(found.values())
 
 
