@@ -1,7 +1,7 @@
 """Make the pictures of README and docs from stored results: ``python docs/make_pictures.py``.
 
 docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json,
-docs/bench.png from results/bench/cpu.json.
+docs/bench.png from results/bench/h200.json.
 """
 
 import json
@@ -58,8 +58,8 @@ def encoders() -> bytes:
 
 
 def bench() -> bytes:
-    """Images per second and milliseconds per stage, of results/bench/cpu.json (``cll bench --json``)."""
-    return report.png(bench_picture(json.loads((ROOT / "results/bench/cpu.json").read_text())))
+    """Images per second and milliseconds per stage, of results/bench/h200.json (``cll bench --json``)."""
+    return report.png(bench_picture(json.loads((ROOT / "results/bench/h200.json").read_text())))
 
 
 def _title(axis: Any, text: str) -> None:

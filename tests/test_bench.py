@@ -6,6 +6,8 @@ import pytest
 
 from complementary import bench as module
 from complementary.bench import SECTIONS, bench, main
+from complementary.bench_report import text
+from complementary.engine import Engine
 from complementary.errors import UserError
 
 
@@ -26,10 +28,18 @@ def test_what_was_found_is_json_and_says_where_and_how():
 
 def test_all_of_it_runs_on_a_cpu():
     results = bench("cpu", quick=True, say=lambda _: None)
-    assert set(results["sections"]) == set(SECTIONS) - {"packing", "no-max-pool"}
+    assert set(results["sections"]) == set(SECTIONS) - {"packing", "no-max-pool", "stream"}
     assert [s["error"] for s in results["sections"].values() if "error" in s] == []
     ours = [row for row in results["sections"]["reference"]["rows"] if row["loop"] == "ours"]
     assert [(row["mix"], row["times_plain"] > 0) for row in ours] == [("none", True), ("icm", True)]
+
+
+def test_streaming_is_measured_when_asked_for_and_in_the_precision_asked_for():
+    results = bench(Engine.choose("cpu", "bf16"), quick=True, only=["stream"], say=lambda _: None)
+    (row,) = results["sections"]["stream"]["rows"]
+    assert row["streamed_images_per_second"] / row["resident_images_per_second"] == row["streamed_to_resident"]
+    assert results["engine"]["precision"] == "bf16"
+    assert "streamed to resident" in text(results)
 
 
 def test_a_section_that_fails_says_so_and_the_rest_goes_on(monkeypatch):

@@ -13,8 +13,9 @@ from complementary.cluster_scores import Estimate, estimated_same_class, purity,
 from complementary.config import configure
 from complementary.data import load
 from complementary.diagnose import noise_ratio
+from complementary.grouping import cluster_points, clusters_of, points_of
 from complementary.mix import ICM, MICM, Mixup
-from complementary.problem import cluster_points, clusters_of, points_of, supervise
+from complementary.supervision import supervise
 
 DIGITS = load("digits")
 NAN = float("nan")

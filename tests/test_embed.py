@@ -22,8 +22,9 @@ from complementary.embed import Source, embed, embed_test, find_body, pretrained
 from complementary.encoders import ENCODERS
 from complementary.encoders.body import features
 from complementary.errors import UserError
+from complementary.grouping import clusters_of, points_of
 from complementary.pretrain import PretrainConfig, chosen_images, pretrain
-from complementary.problem import clusters_of, points_of, supervise
+from complementary.supervision import supervise
 
 DIGITS = load("digits")
 SOME = torch.tensor([5, 3, 1000, 17, 42])

@@ -16,8 +16,8 @@ from complementary.config import configure
 from complementary.data import load
 from complementary.diagnose import expected_noise_ratio
 from complementary.encoder_report import NAMES, WIDE, encoder_report, judge, noise_as_coded, probe, rows
+from complementary.grouping import clusters_of
 from complementary.probes import knn_accuracy, linear_accuracy
-from complementary.problem import clusters_of
 
 DIGITS = load("digits")
 TRUTH, TEST_TRUTH = DIGITS.train.truth, DIGITS.test.truth

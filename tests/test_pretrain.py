@@ -20,8 +20,8 @@ from complementary.encoders.body import build_body, features
 from complementary.encoders.objective import cosine, head
 from complementary.errors import UserError
 from complementary.pretrain import PretrainConfig, Pretrainer, two_views, views_for
-from complementary.problem import supervise
 from complementary.rng import generator
+from complementary.supervision import supervise
 from complementary.views import NUMBERS
 
 CPU = torch.device("cpu")

@@ -119,6 +119,12 @@ def test_without_sections_everything_is_at_the_top_level():
 # --- hashes -------------------------------------------------------------------------------------------
 
 
+def test_an_option_that_came_later_leaves_the_names_of_earlier_runs_as_they_were():
+    """The hash of the defaults, as it was before --inputs. If this fails, all stored sweeps would be run again."""
+    assert configure().hash()[:16] == "f33a18b22f179c1b"
+    assert configure(inputs="raw").hash() == configure().hash() != configure(inputs="features").hash()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_hash_is_64_digits_and_sees_every_option(kind):
     base = kind()

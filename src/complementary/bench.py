@@ -47,6 +47,7 @@ SECTIONS: dict[str, Section] = {  # the most important first
     "kmeans": Section(bench_parts.kmeans, "k-means, beside scikit-learn's"),
     "labels": Section(bench_parts.label_generation, "drawing a million labels"),
     "scan": Section(bench_parts.scan, "the mixing alone as batch, clusters, classes and N grow"),
+    "stream": Section(bench_parts.stream, "training on images that stay in a memory map, beside resident ones", ()),
     "byol": Section(bench_training.byol, "views/s of BYOL", ("cpu",)),
     "mocov3": Section(bench_training.mocov3, "views/s of MoCo v3", ("cpu",)),  # on a GPU each compiles for long
 }
@@ -127,6 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     """``python -m complementary.bench``: the same as ``cll bench``, with nothing but torch installed."""
     parser = argparse.ArgumentParser("python -m complementary.bench", description="Measure the speed of this machine.")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    parser.add_argument("--precision", default="auto", choices=("auto", "bf16", "fp32"), help="as in cll train")
     parser.add_argument("--quick", action="store_true", help="see in seconds whether all of it runs")
     parser.add_argument("--only", nargs="+", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
@@ -134,7 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         if options.json is not None:
             check_file(options.json)
-        results = bench(options.device, options.quick, options.only, to_stderr, options.json)
+        engine = Engine.choose(options.device, options.precision)
+        results = bench(engine, options.quick, options.only, to_stderr, options.json)
     except UserError as problem:
         parser.exit(2, f"{parser.prog}: {problem}\n")
     print(text(results))

@@ -1,4 +1,4 @@
-"""The parts around training: k-means, label generation, and what mixing costs as everything grows."""
+"""The parts around training: k-means, label generation, streaming, and what mixing costs as everything grows."""
 
 import importlib.util
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from complementary.bench_training import replayed
 from complementary.cluster import kmeans as our_kmeans
 from complementary.mix import ICM
 from complementary.rng import generator
+from complementary.stream_speed import stream_speed
 from complementary.train import mix
 
 
@@ -65,6 +66,14 @@ def label_generation(setting: Setting) -> list[Row]:
     draw: dict[str, Callable[[], Any]] = {"labels": lambda: labels.draw(truth, transition)}
     timing = in_turn(draw, 5, 1, torch.device("cpu"))["labels"]
     return [{"labels": count, "classes": CLASSES, "labels_per_second": count / timing.median} | timing.row()]
+
+
+def stream(setting: Setting) -> list[Row]:
+    """Training on images in a memory map that are read ahead, beside the same with all images on the device."""
+    images, size, batch, steps = setting.scale.streamed
+    setting.say(f"{images} images of {size} x {size} in a memory map: resident, then streamed, {steps} steps each")
+    model = setting.scale.networks[-1].model
+    return [stream_speed(setting.engine, images=images, size=size, model=model, batch=batch, steps=steps)]
 
 
 def scan(setting: Setting) -> list[Row]:

@@ -85,6 +85,19 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
             ("against the first", _cell("times_first", _times)),
         ],
     ),
+    "stream": (
+        "Images in a memory map, read ahead",
+        [
+            ("network", _cell("model")),
+            ("size", _cell("size")),
+            BATCH,
+            ("data, GB", _cell("gigabytes", lambda v: f"{v:.2f}")),
+            ("resident images/s", _cell("resident_images_per_second", _count)),
+            ("streamed images/s", _cell("streamed_images_per_second", _count)),
+            ("streamed to resident", _cell("streamed_to_resident", _times)),
+            ("gather and copy alone, GB/s", _cell("copied_gb_per_second", lambda v: f"{v:.1f}")),
+        ],
+    ),
     "byol": ("BYOL", VIEWS),
     "mocov3": ("MoCo v3", VIEWS),
 }

@@ -70,6 +70,7 @@ class Scale:
     many_clusters: tuple[int, ...]
     many_classes: tuple[int, ...]
     many_examples: tuple[int, ...]
+    streamed: tuple[int, int, int, int]  # images, their size, batch, steps
 
 
 GPU = Scale(
@@ -94,6 +95,7 @@ GPU = Scale(
     many_clusters=(10, 100, 1000),
     many_classes=(10, 100, 1000),
     many_examples=(10_000, 100_000, 1_000_000),
+    streamed=(20_000, 224, 256, 60),
 )
 CPU = dataclasses.replace(
     GPU,
@@ -110,6 +112,7 @@ CPU = dataclasses.replace(
     stage_rounds=7,
     points=(20_000, 256, 50, 20),
     batches=(128, 512, 2048, 4096),
+    streamed=(256, 224, 16, 4),
 )
 QUICK = Scale(
     images=96,
@@ -133,6 +136,7 @@ QUICK = Scale(
     many_clusters=(2, 8),
     many_classes=(5, 10),
     many_examples=(100, 200),
+    streamed=(32, 16, 8, 2),
 )
 
 

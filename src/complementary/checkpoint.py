@@ -43,6 +43,15 @@ def write_bytes(path: Path, content: bytes) -> None:
         ) from None
 
 
+def is_ours(path: Path) -> bool:
+    """Whether ``path`` looks like a file that `write` made; `read` says whether it is whole."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "complementary" in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return False
+
+
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Load and verify a checkpoint -> (tensors, record)."""
     try:

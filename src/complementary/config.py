@@ -16,7 +16,7 @@ from complementary.losses import LOSSES
 from complementary.mix import MIXERS
 from complementary.models import MODELS
 from complementary.policies import POLICIES
-from complementary.settings import Settings, replace, require
+from complementary.settings import LATER, Settings, replace, require
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class DataConfig:
     """paper: draw labels exactly as the published experiments did (uniform, NumPy seed 1126)."""
     subset: Literal["seed", "first"] = "seed"
     """Which examples a long tail (or --head) keeps: drawn by the seed, or the first of each class, as in the paper."""
+    inputs: Literal["raw", "features"] = field(default="raw", metadata=LATER)
+    """What the network is shown: the inputs themselves, or the features of --encoder, which then no longer learns."""
     holdout: float = 0.1
     """Share of the training examples whose labels are kept to choose the epoch (SCEL); 0: none."""
 
@@ -56,7 +58,7 @@ class ClusterConfig:
     """Number of clusters (k-means)."""
     encoder: str = "pixels"
     """What is clustered: pixels, random, the features of simsiam, byol or mocov3 (pretrained first, once),
-    run:FOLDER (of cll pretrain), file:WEIGHTS (a ResNet-18 state dict) or embeddings:Z.npy."""
+    run:FOLDER (of cll pretrain), file:WEIGHTS (an encoder, or a ResNet-18 state dict) or embeddings:Z.npy."""
     pretrain_epochs: int = 800
     """Epochs of pretraining, where the encoder is still to be trained."""
     encoder_seed: int | None = None
@@ -111,7 +113,8 @@ class ModelConfig:
     """The network."""
 
     model: str = "auto"
-    """linear, mlp, cnn or resnet18 (the paper's); auto: cnn for images of 16 pixels and more, else mlp."""
+    """linear, mlp, cnn or resnet18 (the paper's); auto: linear for features, cnn for images of 16 pixels and more,
+    else mlp."""
     max_pool: bool = True
     """resnet18: keep the max-pool, as the paper did."""
 

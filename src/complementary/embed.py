@@ -6,7 +6,7 @@
 | ``random`` | features of an untrained network: a control |
 | ``simsiam``, ``byol``, ``mocov3`` | features of that encoder, pretrained first if that was not done yet |
 | ``run:FOLDER`` | the encoder that ``cll pretrain --out FOLDER`` left |
-| ``file:WEIGHTS`` | a ResNet-18 state dict (.safetensors or .pt), ours or with torchvision's names, loaded strictly |
+| ``file:WEIGHTS`` | an encoder of ours or a ResNet-18 state dict (.safetensors, .pt; torchvision's names), strictly |
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
 """
 
@@ -34,6 +34,7 @@ from complementary.models import Network
 from complementary.pretrain import PretrainConfig, chosen_images, pretrain
 from complementary.rows import Rows, rows_of
 
+LONG = 5000  # from so many examples on, embedding and clustering take seconds: they are kept for the next run
 IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
 
 
@@ -69,10 +70,18 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
     """inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
     if source.encoder == "pixels":
         return F.normalize(inputs.whole().flatten(1).float())
-    device = choose_device(source.device)
-    body = find_body(source, dataset, progress).to(device)
-    mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-    return features(body, inputs, mean, std).cpu()
+
+    def make() -> Tensor:
+        device = choose_device(source.device)
+        body = find_body(source, dataset, progress).to(device)
+        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the layout that is fastest
+        if len(inputs) >= LONG:
+            to_stderr(f"embedding {len(inputs):,} images by {source.encoder}")
+        mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
+        return features(body, inputs, mean, std).cpu()
+
+    known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
+    return make() if known is None else stages.features(known, make)
 
 
 def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any] | None:
@@ -80,15 +89,18 @@ def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any]
 
     Files count by their content, not by their name; so do the examples at ``chosen`` int [M].
     """
+    return _identity(source, dataset, rows_of(dataset.train.inputs, chosen), chosen)
+
+
+def _identity(source: Source, dataset: Dataset, inputs: Rows, chosen: Tensor | None = None) -> dict[str, Any] | None:
     try:
         encoder = _content(source, dataset, chosen)
     except (OSError, UserError):
         return None  # `embed` will say what is wrong
-    inputs = digest(rows_of(dataset.train.inputs, chosen))
-    return {"encoder": encoder, "inputs": inputs, "mean": list(dataset.mean), "std": list(dataset.std)}
+    return {"encoder": encoder, "inputs": digest(inputs), "mean": list(dataset.mean), "std": list(dataset.std)}
 
 
-def _content(source: Source, dataset: Dataset, chosen: Tensor) -> str:
+def _content(source: Source, dataset: Dataset, chosen: Tensor | None) -> str:
     """A text that is another whenever the encoder is."""
     kind, _, path = source.encoder.partition(":")
     if source.encoder in ("pixels", "random"):
@@ -169,7 +181,12 @@ def load_body(path: Path, shape: tuple[int, ...]) -> Network:
 
 
 def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
-    """A ResNet-18 state dict from anywhere (.safetensors, or a .pt that holds tensors only), loaded strictly."""
+    """A ResNet-18 state dict from anywhere (.safetensors, or a .pt that holds tensors only), loaded strictly.
+
+    An encoder that this package wrote may also be of another kind: what it is stands in the file.
+    """
+    if checkpoint.is_ours(path):
+        return load_body(path, shape)
     try:
         tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except OSError as problem:

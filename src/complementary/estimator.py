@@ -98,12 +98,14 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Class probabilities float32 [N, K]."""
         if not hasattr(self, "trainer_"):
             raise UserError("This classifier has not been fitted; call fit(X, not_y) first.")
-        inputs, wanted = as_inputs(X), self.trainer_.problem.shape
+        problem = self.trainer_.problem
+        inputs, wanted = as_inputs(X), problem.shape if problem.lens is None else problem.lens.shape
         if tuple(inputs.shape[1:]) != wanted:
             raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             raise UserError("X holds NaN or infinity; clean or drop such rows first.")
-        logits = self.trainer_.logits(inputs.to(self.trainer_.device))
+        seen = inputs if problem.lens is None else problem.lens(inputs, self.trainer_.device)
+        logits = self.trainer_.logits(seen.to(self.trainer_.device))
         return logits.float().softmax(1).cpu().numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:

@@ -23,8 +23,9 @@ from complementary.errors import UserError, one_of
 from complementary.gradients import Moments
 from complementary.losses import LOSSES
 from complementary.mix import MIXERS, GroupMixup
-from complementary.problem import Problem, build_mixer, prepare, resolve, training_truth
+from complementary.problem import Problem, build_mixer, prepare, training_truth
 from complementary.rng import generator
+from complementary.supervision import resolve
 from complementary.train import Trainer
 
 METHODS = ("none", "mixup", "icm", "micm")

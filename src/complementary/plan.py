@@ -48,8 +48,8 @@ def make_plan(cells: Sequence[Cell], pack: int = 1) -> list[Unit]:
     """All units, stages first; up to ``pack`` cells that wait for the same stages make one unit."""
     needs = {cell.key: _Needs.of(cell.config) for cell in cells}
     users = Counter(need.clusters for need in needs.values())
-    groups = {need.clusters: need.encoder for need in needs.values()}
-    sharers = Counter(groups.values())  # an encoder is a stage of its own if several clusterings need it
+    groups = {need.clusters or key: need.encoder for key, need in needs.items()}
+    sharers = Counter(groups.values())  # an encoder is a stage of its own if several clusterings or cells need it
     made = {key for counts in (users, sharers) for key, count in counts.items() if key and count > 1}
     stages = [unit for cell in cells for unit in _stages(cell, needs[cell.key], made)]
     alike: dict[tuple[str, ...], list[Cell]] = {}
@@ -84,13 +84,15 @@ class _Needs:
     @staticmethod
     def of(config: Config) -> "_Needs":
         maker, source, grouping = MIXERS[config.mixing.mix], config.source, config.grouping
-        if maker is None or maker.source != "cluster" or grouping.assignments is not None or not grouping.clusters:
+        clustered = maker is not None and maker.source == "cluster" and grouping.clusters > 0
+        clustered = clustered and grouping.assignments is None
+        if not clustered and source.inputs == "raw":
             return _Needs()
         tail = setup(source.labels)[0] if source.labels.startswith("setup") else source.long_tail
         seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
         examples = [source.data, tail, source.head, source.draws, source.subset, seed]
         encoder = [*examples, grouping.encoder, grouping.pretrain_epochs]
-        clusters = _key("clusters", [*encoder, grouping.clusters, grouping.restarts, config.seed])
+        clusters = _key("clusters", [*encoder, grouping.clusters, grouping.restarts, config.seed]) if clustered else ""
         return _Needs(_key("encoder", encoder) if grouping.encoder in ENCODERS else "", clusters)
 
 

@@ -13,18 +13,20 @@ from complementary.data import arrays
 from complementary.data.files import read_bytes
 from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
 from complementary.errors import UserError
+from complementary.lens import Lens
 from complementary.views import luminance
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network with what it needs around it: class names, input shape, normalisation."""
+    """A trained network with what it needs around it: class names, input shape, normalisation, perhaps an encoder."""
 
     network: models.Network
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     mean: Tensor
     std: Tensor
+    lens: Lens | None = None
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
@@ -34,7 +36,8 @@ class Predictor:
                 f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
                 f"{list(self.shape)}; resize or reshape them."
             )
-        parts = [self.network(normalise(part, self.mean, self.std)) for part in inputs.split(batch)]
+        seen = inputs if self.lens is None else self.lens(inputs)
+        parts = [self.network(normalise(part, self.mean, self.std)) for part in seen.split(batch)]
         return torch.cat(parts).float().softmax(1)
 
 
@@ -52,7 +55,9 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     network = models.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
     network.load_state_dict(tensors)
     network.eval()
-    return Predictor(network, classes, shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+    lens = Lens.read(folder / "encoder.safetensors") if record.get("features") else None
+    mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+    return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
 
 
 def are_pictures(path: Path) -> bool:

@@ -6,6 +6,7 @@
 | metrics.jsonl | one line per finished epoch; the same bytes however often the run was interrupted |
 | checkpoint.safetensors | while it runs: everything needed to go on |
 | last.safetensors, selected.safetensors | weights after the last epoch, and after the one SCEL chose |
+| encoder.safetensors | where the network learnt from features: what makes them |
 | result.json | written last: accuracies, noise ratio, speed, versions |
 """
 
@@ -94,10 +95,13 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
         "shape": list(p.shape),
         "mean": p.mean.tolist(),
         "std": p.std.tolist(),
+        "features": p.lens is not None,
     }
     checkpoint.write(folder / "last.safetensors", trainer.model.state_dict(), record)
     if trainer.selected:
         checkpoint.write(folder / "selected.safetensors", trainer.selected, record)
+    if p.lens is not None:
+        p.lens.write(folder / "encoder.safetensors")
     return summarise(trainer)
 
 

@@ -27,13 +27,19 @@ class Settings:
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
+LATER = {"later": True}
+"""Metadata of an option that was not there from the start: at its default it leaves the hash as it was, so that runs
+made before are still found."""
 
 
 def _canonical(options: Any) -> dict[str, Any]:
     """All options by section; whole numbers are floats where a float is meant, since 1 and 1.0 are one setting."""
     values = {}
+    later = {f.name: f.default for f in dataclasses.fields(options) if f.metadata.get("later")}
     for name, hint in typing.get_type_hints(type(options)).items():
         value = getattr(options, name)
+        if name in later and value == later[name]:
+            continue
         if dataclasses.is_dataclass(hint):
             value = _canonical(value)
         elif type(value) is int and float in (typing.get_args(hint) or (hint,)):

@@ -1,4 +1,4 @@
-"""What is kept between runs: pretrained encoders and clusters, in the cache under ``stages/``, named by content.
+"""What is kept between runs: encoders, features and clusters, in the cache under ``stages/``, named by content.
 
 A stage that is there is not made again. Where two processes want the same one, the second waits for the first.
 """
@@ -8,11 +8,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from complementary import assignments, locks
+from complementary import assignments, checkpoint, locks
 from complementary.data.cache import cache_root
 from complementary.data.drafts import Unwritable, lock
 from complementary.data.screen import to_stderr
@@ -55,37 +55,65 @@ def clusters(inputs: Tensor | Rows, count: int, decides: dict[str, Any], make: C
     ``decides``: all that ``make`` depends on, JSON-able. A damaged file is made again; a cache that cannot be
     written only costs the keeping. Each of the two is one line on standard error.
     """
-    name = named("clusters", decides)
+    return _kept(
+        Kind("clusters", "clustering"),
+        decides,
+        make,
+        lambda path: assignments.read(path, inputs)[0],
+        lambda path, found: assignments.write(path, found, count, inputs, decides),
+    )
+
+
+def features(decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
+    """Vectors float32 [N, D] that ``make`` gives: from the cache, or made and kept, as `clusters` are."""
+    return _kept(
+        Kind("features", "embedding"),
+        decides,
+        make,
+        lambda path: checkpoint.read(path)[0]["features"],
+        lambda path, found: checkpoint.write(path, {"features": found}, decides),
+    )
+
+
+class Kind(NamedTuple):
+    """What is kept, and what one does to make it."""
+
+    what: str
+    doing: str
+
+
+def _kept(
+    kind: Kind,
+    decides: dict[str, Any],
+    make: Callable[[], Tensor],
+    read: Callable[[Path], Tensor],
+    write: Callable[[Path, Tensor], None],
+) -> Tensor:
+    name = named(kind.what, decides)
     path = place(f"{name}.safetensors")
-    found = _stored(path, inputs, lambda _: None)
+
+    def stored(say: Callable[[str], None]) -> Tensor | None:
+        try:
+            return read(path) if path.exists() else None
+        except UserError:
+            say(f"the {kind.what} kept in {path} are damaged; {kind.doing} again")
+            return None
+
+    found = stored(lambda _: None)
     if found is not None:
         return found
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(alone(name, "clustering the same examples"))
+            stack.enter_context(alone(name, f"{kind.doing} the same examples"))
         except Unwritable as problem:
-            to_stderr(f"the clusters will not be kept: {problem}")
+            to_stderr(f"the {kind.what} will not be kept: {problem}")
             return make()
-        found = _stored(path, inputs, to_stderr)  # the process that we waited for has made it
+        found = stored(to_stderr)  # the process that we waited for has made it
         if found is None:
             found = make()
-            _store(path, found, count, inputs, decides)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write(path, found)
+            except (OSError, UserError) as problem:
+                to_stderr(f"the {kind.what} are not kept: {problem}")
         return found
-
-
-def _stored(path: Path, inputs: Tensor | Rows, say: Callable[[str], None]) -> Tensor | None:
-    if not path.exists():
-        return None
-    try:
-        return assignments.read(path, inputs)[0]
-    except UserError:
-        say(f"the clusters kept in {path} are damaged; clustering again")
-        return None
-
-
-def _store(path: Path, assignment: Tensor, count: int, inputs: Tensor | Rows, decides: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        assignments.write(path, assignment, count, inputs, decides)
-    except (OSError, UserError) as problem:
-        to_stderr(f"the clusters are not kept: {problem}")

@@ -38,7 +38,7 @@ class Trainer(Job):
         self.feed = self.feed_of(problem.train, self.streamed)
         shape = problem.shape
         images = len(shape) == 3
-        self.model_name = network.model if network.model != "auto" else _suited(shape)
+        self.model_name = network.model if network.model != "auto" else _suited(problem)
         self.model = models.build(self.model_name, shape, classes, config.seed, network.max_pool)
         if images:  # the layout that convolutions are fastest in
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -218,6 +218,8 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
 SCORES = (validate.scel, validate.ure, validate.estimated_accuracy, validate.estimated_accuracy_error)
 
 
-def _suited(shape: tuple[int, ...]) -> str:
+def _suited(problem: Problem) -> str:
     """The network that ``auto`` stands for."""
-    return "cnn" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"
+    if problem.lens is not None:
+        return "linear"
+    return "cnn" if len(problem.shape) == 3 and min(problem.shape[1:]) >= 16 else "mlp"

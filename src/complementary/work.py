@@ -17,11 +17,12 @@ from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.executors import Failures
 from complementary.grid import Cell
+from complementary.grouping import clusters_of, points_of
 from complementary.job import Job
 from complementary.pack import together
 from complementary.plan import Stage
-from complementary.problem import clusters_of, points_of, supervise
 from complementary.runner import run
+from complementary.supervision import supervise
 from complementary.sweep_folder import SweepFolder
 
 LOCK_PATIENCE = 60.0  # a dead node's process may live on, and hold its run, until it notices

@@ -11,8 +11,9 @@ from complementary.config import configure
 from complementary.data import load
 from complementary.embed import Source, embed_test
 from complementary.encoder_report import encoder_report
+from complementary.grouping import clusters_of, points_of
 from complementary.pretrain import PretrainConfig, pretrain
-from complementary.problem import clusters_of, points_of, supervise
+from complementary.supervision import supervise
 
 FAST = ("--clusters", 20, "--restarts", 1)
 DIGITS = load("digits")
@@ -291,12 +292,12 @@ def test_vectors_without_truth_are_probed_without_an_oracle(cll, tmp_path):
 
 
 def test_clusters_that_are_kept_need_no_encoder(cll, tmp_path, monkeypatch):
-    monkeypatch.setattr(import_module("complementary.problem"), "LONG", 1)
+    monkeypatch.setattr(import_module("complementary.grouping"), "LONG", 1)
     first = cll("cluster", *FAST)
     assert first[2] == "clustering 1,437 images into 20 clusters\n"
 
     def refuse(*_):
         raise AssertionError("it was embedded again")
 
-    monkeypatch.setattr(import_module("complementary.problem"), "embed", refuse)
+    monkeypatch.setattr(import_module("complementary.grouping"), "embed", refuse)
     assert cll("cluster", *FAST) == (0, first[1], "")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.paper.conftest import _own_cache, entry_of, fake, store, tiny  # noqa: F401
+from complementary import embed
+from tests.paper.conftest import _digits_alphas, _own_cache, entry_of, fake, noisy, store, tiny  # noqa: F401
 
 SMALL = ("--epochs", 1, "--workers", 1)
 
@@ -37,6 +38,48 @@ def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):
     assert cll("paper", "page", "--out", "page.md", "--store", "results/paper") == (0, "page.md\n", "")
     assert "| tiny | nowhere | 3 | 3 of 3 | 2 | 1 | 1 of 3 | 0 to 1 | 1 |" in (tmp_path / "page.md").read_text()
     assert cll("paper", "page", "--out", "page.md", "--store", "results/paper", "--check")[0] == 0
+
+
+def test_noise_is_counted_without_any_training(cll, noisy, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(embed, "pretrain", lambda *_, **__: pytest.fail("something was pretrained"))
+    status, said, error = cll("paper", "noisy", "--seeds", 2, "--epochs", 7)
+    assert status == 0
+    assert error.startswith("left out: digits icm: no stored clusters of simsiam fit these images, and no simsiam of ")
+    assert error.count("\n") == 1
+    assert [line.split(": ")[0] for line in said.splitlines()[:4]] == [
+        f"digits s-nl {mix} ours seed={seed}" for seed in (0, 1) for mix in ("mixup", "icm")
+    ]
+    assert "Digits (nowhere), protocol ours" in said
+    assert said.count(" (2)") == 2
+    assert [path.name for path in (tmp_path / "runs" / "paper").iterdir()] == ["noise"]
+    status, said, _ = cll("paper", "noisy", "--seeds", 3)  # goes on: one more seed, whatever the epochs
+    assert (said.count("noisy mixes"), said.count(" (3)")) == (2, 2)
+
+    assert cll("paper", "export")[1].startswith("6 results in results/paper")
+    shown = cll("paper", "show", "noisy", "--format", "markdown", "--store", "results/paper")
+    assert shown == cll("paper", "show", "noisy", "--format", "markdown")  # from both places, each once
+    assert shown[1].count(" (3) | 50.00 ± 0.50 |") == 2
+    said = cll("paper", "status", "--protocol", "ours")[1]
+    assert "0 runs and 6 noise ratios in runs/paper, results/paper;" in said
+    (line,) = [line.split() for line in said.splitlines() if line.startswith("noisy")]
+    assert " ".join(line) == "noisy ours 2 of 3 6 of 9 0 to 3 0.0 0"
+    assert cll("paper", "show", "noisy", "--plot", "noisy.png")[0] == 0
+    assert (tmp_path / "noisy.png").read_bytes().startswith(b"\x89PNG")
+    assert cll("paper", "page", "--out", "page.md")[0] == 0
+    assert "| noisy | nowhere | 3 | 2 of 3 | 0 to 3 |  | 0 of 3 |  |  |" in (tmp_path / "page.md").read_text()
+
+
+def test_noise_of_which_nothing_can_be_counted_is_one_sentence(cll, noisy):  # noqa: F811
+    asked = ("paper", "noisy", "--where", "encoder=simsiam")
+    status, said, error = cll(*asked)
+    assert (status, said) == (2, "")
+    assert error.startswith("cll paper: No noise ratio could be counted; left out: digits icm: no stored clusters of ")
+    assert error.count("\n") == 1
+    assert cll("paper", "noisy", "--device", "cuda:99")[0] == 2
+    status, said, _ = cll("paper", "noisy", "--dry-run", "--seeds", 1)
+    assert (status, len(said.splitlines())) == (0, 3)
+    status, said, _ = cll(*asked, "--pretrain", "--pretrain-epochs", 1, "--seeds", 1)
+    assert (status, said.count("noisy mixes")) == (0, 1)
 
 
 def test_the_list_and_the_help(cll):

@@ -9,7 +9,7 @@ from complementary.config import configure
 from complementary.data import load
 from complementary.data.commands import COMMANDS, main, relabel
 from complementary.errors import UserError
-from complementary.problem import supervise
+from complementary.supervision import supervise
 
 
 @pytest.fixture

@@ -43,6 +43,21 @@ def fake(store):
     return make
 
 
+@pytest.fixture
+def counted(store):
+    """Put a noise ratio into the store that no training made: counted(entry, ratio, ...) -> its file."""
+
+    def make(entry, ratio, protocol="ours", seed=0, amount=None, **facts):
+        config = (amount or Amount()).config(entry, protocol, seed)
+        content = {"noise_ratio": ratio, "data": facts, "protocol": protocol, "settings": dataclasses.asdict(config)}
+        path = store / "noise" / f"noise-{config.hash()[:12]}-seed{seed}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content | {"seconds": 3.0, "device": "cpu"}))
+        return path
+
+    return make
+
+
 def entry_of(name, method, **wanted):
     """The only entry of a study with this method and these properties of its setting."""
     (found,) = [
@@ -53,17 +68,35 @@ def entry_of(name, method, **wanted):
     return found
 
 
+SMALL = (("model", "mlp"), ("batch", 256), ("padding", 0))
+PIXELS = (("encoder", "pixels"), ("clusters", 10), ("restarts", 1))
+
+
+def digits_entry(mix, group="", grouping=PIXELS):
+    """A mixer on the 8 x 8 digits; published: 50."""
+    setting = Setting("digits", "s-nl", mix, changes=SMALL + (grouping if mix in ("icm", "micm") else ()))
+    return Entry(setting, mix, group, Published("Tiny", "digits", 1.0, 1.0, "s-nl", mix, 50.0, 0.5))
+
+
 @pytest.fixture
-def tiny(monkeypatch):
-    """A study of three methods on the 8 x 8 digits."""
+def _digits_alphas(monkeypatch):
     alphas = published.alphas() | {"digits": {"icm": 0.4, "micm": 0.4}}
     monkeypatch.setattr(published, "alphas", lambda: alphas)
-    small = (("model", "mlp"), ("batch", 256), ("padding", 0))
-    grouping = (("encoder", "pixels"), ("clusters", 10), ("restarts", 1))
-    entries = []
-    for mix in ("none", "mixup", "icm"):
-        setting = Setting("digits", "s-nl", mix, changes=small + (grouping if mix == "icm" else ()))
-        entries.append(Entry(setting, mix, published=Published("Tiny", "digits", 1.0, 1.0, "s-nl", mix, 50.0, 0.5)))
-    study = Study("tiny", "Digits", "nowhere", "figure", tuple(entries))
+
+
+@pytest.fixture
+def tiny(monkeypatch, _digits_alphas):
+    """A study of three methods on the 8 x 8 digits."""
+    study = Study("tiny", "Digits", "nowhere", "figure", tuple(map(digits_entry, ("none", "mixup", "icm"))))
     monkeypatch.setitem(STUDIES, "tiny", study)
+    return study
+
+
+@pytest.fixture
+def noisy(monkeypatch, _digits_alphas):
+    """A study of their noise: of two mixers, and of one whose encoder (one epoch) must be trained first."""
+    trained = digits_entry("icm", "simsiam", (("encoder", "simsiam"), *PIXELS[1:], ("pretrain_epochs", 1)))
+    entries = (digits_entry("mixup"), digits_entry("icm"), trained)
+    study = Study("noisy", "Digits", "nowhere", "figure", entries, value="noise", pairs=())
+    monkeypatch.setitem(STUDIES, "noisy", study)
     return study

@@ -66,6 +66,19 @@ def test_noise_is_compared_with_what_was_published(fake, store):
     assert verdict("P3", store).evidence == "15.00 (n = 1)"
 
 
+def test_noise_that_was_counted_without_training_decides_too(fake, counted, store):
+    mixup = entry_of("noise", "mixup", data="cifar10", tail=100.0)
+    counted(mixup, 0.16, label_counts=[874, 1367], oracle_class_counts=[5000, 50])
+    fake(mixup, 0.3, noise_ratio=0.30)  # the same seed: not a second value
+    found = verdict("P3", store)
+    assert (found.word, found.evidence) == ("holds", "16.00 (n = 1)")
+    fake(mixup, 0.3, noise_ratio=0.30, seed=1)
+    found = verdict("P3", store)
+    assert (found.word, found.evidence) == ("fails", "23.00 (n = 2)")
+    assert (verdict("P14", store).word, verdict("P15", store).evidence) == ("holds", "1.564")
+    assert verdict("P6", store).word == verdict("P3", store, "paper").word == "not run yet"
+
+
 def test_p_values_need_five_runs_and_one_counterexample_decides(fake, store, monkeypatch):
     study = STUDIES["p-values"]
     few = tuple(e for e in study.entries if e.setting.tail == 1 and e.setting.loss == "fwd")

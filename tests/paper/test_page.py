@@ -37,13 +37,49 @@ def test_the_page_of_a_partial_store(fake, store):
     assert "### main, protocol ours" not in text
     assert "| mnist |" not in text[text.index("### main, protocol paper") : text.index("## Left to run")]
     assert "main (159 of 160 settings)" in text
-    assert "simsiam, pretrained for 800 epochs with the run's seed (4 runs)" in text
+    assert "simsiam, pretrained for 800 epochs with seed 0 (4 runs)" in text
+
+
+def test_the_page_parts_sharing_labels_from_mixing_images(fake, store):
+    for method, accuracy in (
+        ("none, Adam re-created", 0.30),
+        ("labels shared only, swapped", 0.34),
+        ("icm swapped, λ per batch, Adam re-created", 0.37),
+    ):
+        fake(entry_of("as-coded", method, data="cifar10"), accuracy, "paper")
+    text = write_page(read([store]), [store])
+    said = "with swapped weights: labels shared, images left alone +4.00 points; images mixed as well +7.00."
+    assert f" Over no mixing, {said}" in text
+    assert "with matched weights: labels shared" not in text
+
+
+def test_losses_that_are_one_stand_side_by_side(fake, store):
+    for loss, accuracy in (("s-nl", 0.9), ("fwd", 0.905)):
+        fake(entry_of("main", "none", data="mnist", tail=1.0, loss=loss), accuracy)
+    text = write_page(read([store]), [store])
+    assert "| kmnist | 1 | 88.92 ± 0.14 | 80.41 ± 0.36 | -8.51 |" in text
+    assert "| mnist | 1 | 97.78 ± 0.21 | 97.49 ± 0.08 | -0.29 | 0.13 | +0.50 |" in text
 
 
 def test_the_page_says_where_clusters_came_from(fake, store):
     assert "Clusters:" not in write_page(Results())
     fake(STUDIES["intra"].entries[0], 0.3)
     assert "Clusters:" not in write_page(read([store]))
+
+
+def test_noise_that_was_counted_without_training_is_on_the_page(fake, counted, store):
+    entry = entry_of("noise", "icm", data="mnist", tail=100.0)
+    counted(entry, 0.0169), counted(entry, 0.0171, seed=1)
+    text = write_page(read([store]), [store])
+    assert "0 runs. 2 noise ratios, counted without training.\n" in text
+    assert "| noise | Fig. 3a | 6 | 1 of 32 | 0 to 2 |  | 0 of 32 |  |  |" in text
+    assert "Clusters: simsiam, pretrained for 800 epochs with seed 0 (2 noise ratios)." in text
+    assert "### noise, protocol ours" in text
+    assert "| mnist | icm | 1.70 ± 0.01 (2) | 0.95 | +0.75 |" in text
+    assert "**fails** 1.70 (n = 2) | **not run yet** |" in text
+    assert ", noise (31 of 32 settings), " in text
+    fake(entry, 0.8)
+    assert "(1 runs, 2 noise ratios)" in write_page(read([store]), [store])
 
 
 def test_a_page_that_is_not_what_the_store_gives_is_noticed(tmp_path):

@@ -50,6 +50,34 @@ def test_the_time_that_is_left_comes_from_the_measured_speed(fake, store):
     assert progress(study, replace(found, rows=(), _known={}), "ours", amount).left is None
 
 
+def test_noise_ratios_need_no_training_time(counted, store):
+    study, amount = STUDIES["noise"], Amount(seeds=3)
+    assert progress(study, read([store]), "ours", amount).left is None
+    for seed in (0, 1):
+        counted(study.entries[0], 0.16, seed=seed)
+    now = progress(study, read([store]), "ours", amount)
+    assert (now.started, now.runs, now.wanted, now.seeds, now.epochs) == (1, 2, 96, (0, 2), ())
+    assert now.minutes == pytest.approx(2 * 3 / 60)
+    assert now.left == pytest.approx((1 + 31 * 3) * 3 / 60)  # three seconds each
+    whole = replace(study, entries=study.entries[:1])
+    assert progress(whole, read([store]), "ours", Amount(seeds=2)).left == 0
+
+
+def test_noise_ratios_are_exported_too(counted, store, tmp_path):
+    entry = STUDIES["noise"].entries[0]
+    paths = [counted(entry, 0.16, seed=seed) for seed in (0, 1)]
+    made = export(store, tmp_path / "to")
+    assert [path.name for path in made] == sorted(path.name for path in paths)
+    again = read([tmp_path / "to"])
+    assert again.noise(entry.setting, "ours").values("noise_ratio") == [0.16, 0.16]
+    assert again.measured == tuple(
+        row | {"path": str(path)} for row, path in zip(read([store]).measured, made, strict=True)
+    )
+    paths[0].write_text("{}")
+    with pytest.raises(UserError, match="is damaged: it has no noise_ratio"):
+        export(store, tmp_path / "to")
+
+
 def test_results_are_exported_one_small_file_each(fake, store, tmp_path):
     with pytest.raises(UserError, match=r"^There is no store nowhere;"):
         export(tmp_path.joinpath("nowhere").relative_to(tmp_path), tmp_path / "to")

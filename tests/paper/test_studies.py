@@ -4,7 +4,7 @@ import pytest
 
 from complementary.errors import UserError
 from complementary.paper import published
-from complementary.paper.studies import STUDIES, study
+from complementary.paper.studies import RUNNERS, STUDIES, study
 
 SIZES = {  # settings, published numbers beside them
     "as-coded": (28, 28),
@@ -76,6 +76,14 @@ def test_as_coded_crosses_label_weights_lambda_and_adam():
     }
     assert len([entry for entry in found if dict(entry.setting.changes).get("share") == "soft-label"]) == 2
     assert {entry.published.mean for entry in found} == {85.83}
+
+
+def test_two_studies_train_nothing():
+    assert {name: one.runner for name, one in STUDIES.items() if one.runner != "training"} == {
+        "noise": "noise",
+        "gradients": "gradients",
+    }
+    assert {one.runner for one in STUDIES.values()} == set(RUNNERS)
 
 
 def test_an_unknown_study_is_one_sentence():

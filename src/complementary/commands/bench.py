@@ -1,8 +1,7 @@
 """``cll bench``: measure the speed of this machine."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -10,6 +9,8 @@ from rich.table import Table
 
 from complementary.bench import SECTIONS, bench, check_file, to_stderr
 from complementary.bench_report import Results, heading, tables
+from complementary.commands.common import OptionalPath
+from complementary.engine import Engine
 
 CHOICES = "; ".join(f"{name}: {section.line}" for name, section in SECTIONS.items())
 
@@ -23,10 +24,12 @@ class Bench:
 
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1 …"""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """As in cll train: by default bf16 on a GPU, fp32 on a CPU. The plain loop is fp32 always."""
     quick: bool = False
     """See in seconds whether all of it runs; the figures mean nothing."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(help=f"Measure only these. {CHOICES}.")] = ()
-    json: Path | None = None
+    json: OptionalPath = None
     """Write all figures to this file, with device, versions, settings and date."""
 
 
@@ -35,8 +38,12 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Bench, args=arguments, prog="cll bench")
     if options.json is not None:
         check_file(options.json)
-    results = bench(options.device, options.quick, options.only or None, to_stderr, options.json)
-    show(results, Console())
+    engine = Engine.choose(options.device, options.precision)
+    results = bench(engine, options.quick, options.only or None, to_stderr, options.json)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(120, console.width)  # a file or pipe has no width of its own
+    show(results, console)
 
 
 def show(results: Results, console: Console) -> None:

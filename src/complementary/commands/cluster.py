@@ -21,8 +21,9 @@ from complementary.device import versions
 from complementary.embed import embed_test
 from complementary.encoder_report import judge, probe, rows
 from complementary.errors import UserError
-from complementary.problem import clusters_of, points_of, source_of, supervise
+from complementary.grouping import clusters_of, points_of, source_of
 from complementary.settings import require
+from complementary.supervision import supervise
 
 
 @dataclass(frozen=True)

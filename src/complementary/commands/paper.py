@@ -12,12 +12,13 @@ from complementary.checkpoint import write_bytes
 from complementary.commands.common import OptionalInt, OptionalPath
 from complementary.commands.sweep import Execution, run_cells
 from complementary.errors import UserError
-from complementary.paper import figures, gradients, page, results
+from complementary.grid import Cell
+from complementary.paper import figures, gradients, noise, page, results
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.render import not_run, render
 from complementary.paper.results import STORES, Results
 from complementary.paper.runs import Amount, Progress, cells_of, export, progress
-from complementary.paper.studies import STUDIES, Study, study
+from complementary.paper.studies import RUNNERS, STUDIES, Study, study
 from complementary.report import png
 from complementary.settings import require
 from complementary.summary import parse_where
@@ -40,9 +41,10 @@ class RunOptions(Execution):
 
     Runs that are done are skipped, whichever study asked for them; killed ones are resumed. Protocol ours: the
     method as written, reported at the last epoch and at the one chosen without true labels. Protocol paper: as its
-    published code did it, best epoch on the test set.
+    published code did it, best epoch on the test set. The study noise trains nothing: seconds per setting on a CPU.
 
-    Example: cll paper main --where data=cifar10 --seeds 1 --epochs 100
+    Examples: cll paper main --where data=cifar10 --seeds 1 --epochs 100
+              cll paper noise --assignments-from results/clusters
     """
 
     names: tyro.conf.Positional[tuple[str, ...]]
@@ -63,6 +65,8 @@ class RunOptions(Execution):
     """Where runs are kept; all studies share it. For Ray, all nodes must see it."""
     draws: int = 64
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
+    pretrain: bool = False
+    """noise: also pretrain encoders that are not in the cache; without it, the settings that need them are left out."""
     dry_run: bool = False
     """Only list the runs that would be made."""
 
@@ -117,7 +121,7 @@ class ShowOptions(Reading):
 class StatusOptions(Reading):
     """How far each study is: runs done, seeds, minutes of training, and an estimate for the rest from measured speeds.
 
-    A run that several studies need counts in each of them.
+    A run that several studies need counts in each of them. Encoders still to be pretrained are not in the estimate.
     """
 
     protocol: Protocol | None = None
@@ -128,7 +132,7 @@ class StatusOptions(Reading):
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Copy the result of every finished run to a small file of its own, to be committed."""
+    """Copy the result of every finished run, and what was measured without one, to small files, to be committed."""
 
     store: Path = STORES[0]
     """The folder of the runs."""
@@ -185,24 +189,39 @@ def run(options: RunOptions) -> None:
         raise UserError(f"There is no folder {options.assignments_from} to take clusters from.")
     for protocol in PROTOCOLS:
         mine = [one for one in chosen if (options.protocol or one.protocol) == protocol]
-        for grouped in ([s for s in mine if s.plot != "gradients"], [s for s in mine if s.plot == "gradients"]):
+        for grouped in ([one for one in mine if one.runner == runner] for runner in RUNNERS):
             if grouped:
                 _run(options, grouped, protocol, where)
 
 
 def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: dict[str, list[Any]]) -> None:
     seeds = options.seeds or max(one.seeds for one in chosen)
-    amount = Amount(seeds, options.epochs, options.pretrain_epochs, options.assignments_from)
+    epochs = Amount.epochs if chosen[0].runner == "noise" else options.epochs  # noise is what it is before the first
+    amount = Amount(seeds, epochs, options.pretrain_epochs, options.assignments_from)
     cells = cells_of(chosen, protocol, amount, where)
     if options.dry_run:
         print("\n".join(f"{cell.key}  {cell.name}" for cell in cells))
-    elif chosen[0].plot == "gradients":
+        return
+    if chosen[0].runner == "gradients":
         for cell in cells:
             print(gradients.run(cell.config, options.store, protocol, options.draws, options.device))
+        return
+    if chosen[0].runner == "noise":
+        _count(options, cells, protocol)
     else:
         run_cells(cells, SweepFolder(options.store), options, "cll paper")
-        found = results.read([options.store], options.epochs)
-        print("\n".join(render(one, found, protocol, "text", only_run=True) for one in chosen))
+    found = results.read([options.store], options.epochs)
+    print("\n".join(render(one, found, protocol, "text", only_run=True) for one in chosen))
+
+
+def _count(options: RunOptions, cells: list[Cell], protocol: Protocol) -> None:
+    """Count noise ratios; what is left out is a line on standard error for each reason."""
+    left = noise.run(cells, options.store, protocol, options.pretrain, options.device)
+    lines = [f"left out: {', '.join(settings)}: {why}" for why, settings in left.items()]
+    if not noise.known(options.store) & {cell.config.hash() for cell in cells}:
+        raise UserError("; ".join(["No noise ratio could be counted", *lines]))
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def show(options: ShowOptions) -> None:
@@ -240,7 +259,8 @@ def print_status(options: StatusOptions) -> None:
     header = ["study", "protocol", "settings", "runs", "seeds", "minutes spent", "minutes left"]
     places = ", ".join(map(str, options.places())) or "no folder"
     heading = (
-        f"{len(found.rows)} runs in {places}; a run counts in every study that needs it (gradients is not among them)"
+        f"{len(found.rows)} runs and {len(found.measured)} noise ratios in {places}; a run counts in every study that "
+        "needs it (gradients is not among them)"
     )
     print(tables.text(heading, [Table("", header, rows, 2)]), end="")
 

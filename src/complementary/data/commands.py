@@ -195,7 +195,7 @@ def _class_counts(split: Split | None, classes: int) -> list[str]:
 def relabel(dataset: Dataset, labels: str, per_example: int, long_tail: float, seed: int) -> tuple[Dataset, str]:
     """``dataset`` with the examples and labels that ``cll train`` would take, and words that say so."""
     from complementary.config import configure  # below this package, so only where it is needed
-    from complementary.problem import supervise
+    from complementary.supervision import supervise
 
     train = dataset.train
     if labels == "given" and long_tail == 1:

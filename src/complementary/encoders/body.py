@@ -1,5 +1,7 @@
 """The body of an encoder: a network without its last layer, and the features it gives."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,9 +26,16 @@ def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> 
     return body, width
 
 
+def describe(body: Network) -> dict[str, Any]:
+    """What `build_body` must be told to make such a body again, besides the shape of images."""
+    deep = isinstance(body, models.ResNet18)
+    return {"body": "resnet18" if deep else "cnn", "max_pool": body.max_pool if deep else True}
+
+
 @torch.no_grad()
-def features(body: Network, images: Tensor | Rows, mean: Tensor, std: Tensor, batch: int = 2048) -> Tensor:
+def features(body: Network, images: Tensor | Rows, mean: Tensor, std: Tensor, batch: int | None = None) -> Tensor:
     """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
     body.eval()
+    batch = batch or (2048 if mean.device.type == "cuda" else 256)  # on a CPU more would only take gigabytes
     parts = [body.features(normalise(part, mean, std)) for part in pieces(images, mean.device, batch)]
     return F.normalize(torch.cat(parts).float())

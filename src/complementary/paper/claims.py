@@ -103,7 +103,7 @@ def _noise(id: str, setting: Setting, slack: float, below: bool = False) -> Chec
     rule = f"our noise ratio is {'at most' if below else 'within'} {slack:g} points {'above' if below else 'of'} it"
 
     def check(results: Results, protocol: Protocol) -> Verdict:
-        spread = results.find(setting, protocol).spread("noise_ratio")
+        spread = results.noise(setting, protocol).spread("noise_ratio")
         if spread is None:
             return _later("", rule)
         off = 100 * spread.mean - claimed
@@ -148,7 +148,8 @@ def _ratio(id: str, column: str, tail: float, bias: float, slack: float) -> Chec
     def check(results: Results, protocol: Protocol) -> Verdict:
         for loss in LOSSES:
             for mix in MIXES:
-                rows = results.find(Setting("cifar10", loss, mix, tail, bias), protocol).rows
+                setting = Setting("cifar10", loss, mix, tail, bias)
+                rows = [*results.find(setting, protocol).rows, *results.noise(setting, protocol).rows]
                 for text in (row[column] for row in rows if row.get(column)):
                     counts = json.loads(text)
                     ratio = max(counts) / max(1, min(counts))

@@ -76,7 +76,7 @@ def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contra
             first, second = known.get((where, a)), known.get((where, b))
             if first is not None and second is not None:
                 ours = welch(_percent(first, figure), _percent(second, figure))
-                found.append(Contrast(first, second, ours, _from_paper(first.entry.published, second.entry.published)))
+                found.append(Contrast(first, second, ours, from_paper(first.entry.published, second.entry.published)))
     return found
 
 
@@ -89,8 +89,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Welch | None:
     return _welch(Spread.of(first), Spread.of(second)) if first and second else None
 
 
-def _from_paper(first: Published | None, second: Published | None) -> Welch | None:
-    """The same from published means and deviations."""
+def from_paper(first: Published | None, second: Published | None) -> Welch | None:
+    """Welch's test from published means and deviations."""
     if first is None or second is None:
         return None
     return _welch(Spread(first.mean, first.std, RUNS), Spread(second.mean, second.std, RUNS))

@@ -7,7 +7,8 @@ from complementary import tables
 from complementary.errors import UserError
 from complementary.paper import gradients, published
 from complementary.paper.claims import judge
-from complementary.paper.compare import Line, lines
+from complementary.paper.compare import Line, from_paper, lines
+from complementary.paper.entries import as_coded_method
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.render import heading, show_published, tables_of
 from complementary.paper.results import Results, Runs
@@ -20,10 +21,11 @@ INTRO = """# The paper, reproduced
 Every table and figure of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026) is a study of `cll paper`. This page is made
 from the stored results by `cll paper page`. What was not run is blank, and no verdict on it is given.
 
-Two protocols. **ours**: the method as the paper writes it; labels, held-out part, clusters and initial weights vary
-with the seed; reported are the last epoch and the one that SCEL chose without any true label, on all 10,000 test
-images. **paper**: what its published code did (`mix.AS_CODED`, labels of NumPy seed 1126, Adam re-created every epoch),
-with the best epoch on the test set. Each run's JSON file holds its whole configuration.
+Two protocols. **ours**: the method as the paper writes it; labels, held-out part and initial weights vary with the
+seed, and so do clusters unless they are stored ones; reported are the last epoch and the one that SCEL chose without
+any true label, on all 10,000 test images. **paper**: what its published code did (`mix.AS_CODED`, labels of NumPy seed
+1126, Adam re-created every epoch), with the best epoch on the test set. Each run's JSON file holds its whole
+configuration.
 """
 NEAR = 1.0  # points from the published number that count as reproduced
 CLAIMS = """The third column checks the paper against its own tables and theory. The last two are computed from our
@@ -35,6 +37,7 @@ def write_page(results: Results, stores: Sequence[Path] = (), amount: Amount | N
     """The whole page as Markdown."""
     parts = [INTRO, "## What was run\n", _overview(results, stores, amount or Amount())]
     parts += ["## Which reading of the method gives the published numbers?\n", _question(results)]
+    parts += ["## Two losses that are one\n", _twins(results)]
     parts += ["## Claims\n", CLAIMS, _claims(results), _rules(results)]
     parts += ["## Tables\n", *_all_tables(results), _left(results)]
     return "\n".join(parts)
@@ -53,6 +56,7 @@ def _overview(results: Results, stores: Sequence[Path], amount: Amount) -> str:
     first = f"{len(results.rows)} runs" + (
         f" on {', '.join(devices)}, {spent:.1f} hours of training." if devices else "."
     )
+    first += f" {len(results.measured)} noise ratios, counted without training." if results.measured else ""
     header = ["study", "in the paper", "published numbers"]
     header += [f"{what}, {protocol}" for protocol in PROTOCOLS for what in ("settings run", "seeds", "epochs")]
     rows = [_row(study, results, stores, amount) for study in STUDIES.values()]
@@ -81,15 +85,21 @@ def _gradients(stores: Sequence[Path], protocol: Protocol, wanted: int) -> list[
 
 def _origins(results: Results) -> str:
     """Where the clusters came from."""
-    origins: dict[str, int] = {}
-    for row in results.rows:
-        if row["mix"] in ("icm", "micm"):
-            own = f"{row['encoder']}, pretrained for {row['pretrain_epochs']} epochs with the run's seed"
-            name = own if row["assignments"] is None else f"`{row['assignments']}`"
-            origins[name] = origins.get(name, 0) + 1
+    origins: dict[str, list[int]] = {}
+    for place, rows in enumerate((results.rows, results.measured)):
+        for row in rows:
+            if row["mix"] in ("icm", "micm"):
+                seed = "the run's seed" if row["encoder_seed"] is None else f"seed {row['encoder_seed']}"
+                own = f"{row['encoder']}, pretrained for {row['pretrain_epochs']} epochs with {seed}"
+                name = own if row["assignments"] is None else f"`{row['assignments']}`"
+                origins.setdefault(name, [0, 0])[place] += 1
     if not origins:
         return ""
-    return "\nClusters: " + "; ".join(f"{name} ({count} runs)" for name, count in sorted(origins.items())) + ".\n"
+    said = [
+        f"{name} ({', '.join(f'{n} {what}' for n, what in zip(counts, ('runs', 'noise ratios'), strict=True) if n)})"
+        for name, counts in sorted(origins.items())
+    ]
+    return f"\nClusters: {'; '.join(said)}.\n"
 
 
 # --- the first question -------------------------------------------------------------------------------
@@ -125,13 +135,56 @@ def _nearest(data: str, found: Sequence[Line], protocol: Protocol) -> str:
     said = (
         f"{data}, protocol {protocol}: within {NEAR:g} point of {wanted}: {near}. Nearest: {best.method} ({off:+.2f})"
     )
-    return f"{said}, of {len(ranked)} that were run.\n\n{table}"
+    return f"{said}, of {len(ranked)} that were run.{_sharing(found)}\n\n{table}"
+
+
+def _sharing(found: Sequence[Line]) -> str:
+    """How much of the gain is the sharing of labels, and how much the mixing of images."""
+    known = {line.entry.method: 100 * line.ours.mean for line in found if line.ours is not None}
+    said, plain = "", known.get("none, Adam re-created")
+    for weights in ("matched", "swapped"):
+        shared = known.get(f"labels shared only, {weights}")
+        mixed = known.get(as_coded_method(weights, "batch", True))
+        if plain is not None and shared is not None and mixed is not None:
+            said += (
+                f" Over no mixing, with {weights} weights: labels shared, images left alone {shared - plain:+.2f} "
+                f"points; images mixed as well {mixed - plain:+.2f}."
+            )
+    return said
 
 
 def _figures(line: Line) -> list[str]:
     shown = [show_spread(spread, True) for spread in line.figures.values()]
     difference = "" if line.difference is None else f"{line.difference:+.2f}"
     return [line.entry.method, *shown, show_published(line.entry.published), difference]
+
+
+# --- theory -------------------------------------------------------------------------------------------
+
+TWINS = """With uniform labels the loss of FWD is that of S-NL plus a constant: -log((1 - p) / (K - 1)), p being the
+probability of the excluded class. Without mixing both must learn the same, up to what the published code adds (it
+counts the matrix from the true labels). Published, three runs each:
+"""
+
+
+def _twins(results: Results) -> str:
+    """S-NL and FWD without mixing, as published, and ours where both were run."""
+    ours = {
+        (line.entry.setting.data, line.entry.setting.tail, line.entry.setting.loss): line
+        for line in lines(STUDIES["main"], results, "ours")
+        if line.entry.method == "none"
+    }
+    rows = []
+    for data, tail in dict.fromkeys(place[:2] for place in ours):
+        pair = [ours[data, tail, loss] for loss in ("fwd", "s-nl")]
+        test = from_paper(*(line.entry.published for line in pair))
+        found = [line.ours for line in pair]
+        both = f"{100 * (found[0].mean - found[1].mean):+.2f}" if found[0] and found[1] else ""
+        if test is not None and test.p is not None:
+            shown = [show_published(line.entry.published) for line in reversed(pair)]
+            rows.append([data, f"{tail:g}", *shown, f"{test.difference:+.2f}", f"{test.p:.2g}", both])
+    header = ["data", "long tail", "S-NL", "FWD", "difference", "p (Welch)", "ours: difference"]
+    return TWINS + "\n" + _markdown([Table("", header, rows, 2)])
 
 
 # --- claims -------------------------------------------------------------------------------------------
@@ -174,9 +227,8 @@ def _left(results: Results) -> str:
     """What nobody ran yet, under either protocol."""
     left = []
     for study in STUDIES.values():
-        missing = sum(
-            not any(results.find(entry.setting, protocol).rows for protocol in PROTOCOLS) for entry in study.entries
-        )
+        known = [results.of(study, protocol) for protocol in PROTOCOLS]
+        missing = sum(not any(runs[entry].rows for runs in known) for entry in study.entries)
         if missing and study.plot != "gradients":
             left.append(f"{study.name} ({missing} of {len(study.entries)} settings)")
     return f"## Left to run\n\n{', '.join(left)}.\n" if left else "Every setting was run at least once.\n"

@@ -11,7 +11,7 @@ from complementary.checkpoint import write_bytes
 from complementary.config import Config
 from complementary.errors import UserError
 from complementary.grid import Cell
-from complementary.paper import gradients
+from complementary.paper import gradients, noise
 from complementary.paper.entries import Entry
 from complementary.paper.protocols import Protocol, config_of, examples, with_assignments
 from complementary.paper.results import Results
@@ -51,7 +51,9 @@ def cells_of(
                 found.setdefault(cell.key, cell)
     if not found:
         asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
-        raise UserError(f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME --blank'.")
+        raise UserError(
+            f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME --blank'."
+        )
     return list(found.values())
 
 
@@ -72,9 +74,9 @@ def _matches(config: Config, where: Mapping[str, Sequence[Any]]) -> bool:
 
 @dataclass(frozen=True)
 class Progress:
-    """A study under one protocol: entries with at least one run, runs of those wanted, seeds, minutes of training.
+    """A study under one protocol: entries with at least one run, runs of those wanted, seeds, minutes spent.
 
-    ``left``: minutes that the missing runs will take at the measured speed; None if no speed is known.
+    ``left``: minutes that the missing runs will take at the measured speed, encoders aside; None if no speed is known.
     """
 
     entries: int
@@ -100,9 +102,17 @@ def progress(study: Study, results: Results, protocol: Protocol, amount: Amount)
         len(counts) * amount.seeds,
         (min(counts), max(counts)),
         tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
-        sum(row.get("train_seconds") or 0.0 for row in rows.values()) / 60,
-        _left(missing, results, protocol, amount),
+        sum(row.get("train_seconds") or row.get("seconds") or 0.0 for row in rows.values()) / 60,
+        _left(missing, results, protocol, amount) if study.runner == "training" else _left_to_count(missing, results),
     )
+
+
+def _left_to_count(missing: dict[Entry, int], results: Results) -> float | None:
+    """Minutes for so many noise ratios of each entry; None if none was counted yet."""
+    seconds = [row["seconds"] for row in results.measured]
+    if not missing or not seconds:
+        return None if missing else 0.0
+    return sum(missing.values()) * statistics.fmean(seconds) / 60
 
 
 def _left(missing: dict[Entry, int], results: Results, protocol: Protocol, amount: Amount) -> float | None:
@@ -143,6 +153,7 @@ def export(store: Path, to: Path) -> list[Path]:
         raise UserError(f"There is no store {store}; name the folder of a 'cll paper' run with --store.")
     results = {_file_name(content): content for content in map(read_result, sorted(store.glob("runs/*/result.json")))}
     results |= {path.name: gradients.read(path) for path in gradients.files([store])}
+    results |= {path.name: noise.read(path) for path in noise.files([store])}
     if not results:
         raise UserError(f"There is no finished run in {store} to export.")
     to.mkdir(parents=True, exist_ok=True)

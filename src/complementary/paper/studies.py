@@ -33,6 +33,8 @@ from complementary.paper.published import DATASETS, LOSSES, Published
 
 Kind = Literal["table", "figure", "question"]
 Plot = Literal["bars", "lines", "scatter", "p-values", "gradients"]
+Runner = Literal["training", "noise", "gradients"]
+RUNNERS: tuple[Runner, ...] = ("training", "noise", "gradients")
 PAIRS = (("icm", "mixup"), ("icm", "none"), ("micm", "icm"))
 MNIST_FAMILY = ("mnist", "kmnist", "fmnist")
 
@@ -56,6 +58,11 @@ class Study:
     seeds: int = 3
     note: str = ""
     more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def runner(self) -> Runner:
+        """What its numbers come from: trainings, or a measurement of its own."""
+        return "gradients" if self.plot == "gradients" else "noise" if self.value == "noise" else "training"
 
     @property
     def compared(self) -> list[Published]:
@@ -166,7 +173,17 @@ _ALL: list[Study] = [
         for bias, table in ((5, "Table9"), (10, "Table10"))
     ),
     Study("alpha", "The mixing parameter", "TableB21", "table", ALPHA, pairs=(), plot="lines", note=_chosen_alphas()),
-    Study("noise", "Noise ratio per dataset", "Fig. 3a", "figure", noise(), value="noise", pairs=()),
+    Study(
+        "noise",
+        "Noise ratio per dataset",
+        "Fig. 3a",
+        "figure",
+        noise(),
+        value="noise",
+        pairs=(),
+        note="Counted with the true labels, before any training. Under the protocol paper an example may be its own "
+        "partner, and labels do not vary with the seed; stored clusters do not under either.",
+    ),
     Study(
         "noise-accuracy",
         "Noise against accuracy",

@@ -1,0 +1,78 @@
+"""The groups that a mixer mixes inside: clusters of what an encoder sees, or for oracles the true classes."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from complementary import assignments, mix, stages
+from complementary.cluster import kmeans
+from complementary.config import Config
+from complementary.data import Dataset
+from complementary.data.screen import to_stderr
+from complementary.embed import LONG, Source, embed, identity
+from complementary.errors import UserError
+from complementary.rng import address
+from complementary.rows import rows_of
+from complementary.supervision import resolve
+
+
+def group_of(config: Config, dataset: Dataset, chosen: Tensor, device: str) -> Tensor | None:
+    """What the mixer is given as ``cluster``: int64 [M] or None."""
+    name = config.mixing.mix
+    maker = mix.MIXERS[name]
+    if maker is None or maker.source == "none":
+        return None
+    if maker.source == "truth":
+        if dataset.train.truth is None:
+            raise UserError(f"The oracle mixer {name} needs true labels, but this set has none; use icm.")
+        return dataset.train.truth[chosen]
+    return clusters_of(config, dataset, chosen, device)
+
+
+def clusters_of(
+    config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto", points: Tensor | None = None
+) -> Tensor:
+    """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file, the cache or k-means.
+
+    ``points`` [M, D]: what `points_of` gives, if it is known already.
+    """
+    grouping, inputs = config.grouping, rows_of(dataset.train.inputs, chosen)
+    if grouping.assignments is not None:
+        return assignments.read(Path(grouping.assignments), inputs)[0]
+    if grouping.clusters == 0:
+        name = config.mixing.mix
+        raise UserError(
+            f"The mixer {name} mixes inside clusters, but there are none; pass --clusters 50 or --mix mixup."
+        )
+
+    def make() -> Tensor:
+        found = points_of(config, dataset, chosen, device) if points is None else points
+        if len(chosen) >= LONG:
+            what = "images" if inputs.ndim == 4 else "vectors"
+            to_stderr(f"clustering {len(chosen):,} {what} into {grouping.clusters} clusters")
+        return cluster_points(config, found, grouping.clusters)
+
+    known = identity(source_of(config, dataset, device), dataset, chosen) if len(chosen) >= LONG else None
+    if known is None:
+        return make()
+    k_means = {"kmeans": 1, "clusters": grouping.clusters, "restarts": grouping.restarts, "seed": config.seed}
+    return stages.clusters(inputs, grouping.clusters, known | k_means, make)
+
+
+def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
+    """k-means with this configuration's seed and restarts: points [M, D] -> int64 [M]."""
+    return kmeans(points, clusters, address(config.seed, "clusters"), config.grouping.restarts).assignment
+
+
+def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
+    """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
+    return embed(source_of(config, dataset, device), dataset, chosen)
+
+
+def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
+    """What the encoder needs to know of this configuration."""
+    grouping, source = config.grouping, config.source
+    _, tail = resolve(config, dataset)
+    draws = "paper" if source.subset == "first" else source.draws  # to an encoder both mean the first examples
+    seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
+    return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device)

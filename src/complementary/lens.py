@@ -1,0 +1,81 @@
+"""What the network is shown: inputs as they are, or the features of an encoder that does not learn any more.
+
+A linear layer on the features of an encoder that saw no label at all learns in seconds, and from complementary labels
+often better than a deep network does (docs/encoders.md).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from complementary import checkpoint
+from complementary.config import Config
+from complementary.data import Dataset
+from complementary.embed import embed, embed_test, find_body, load_body
+from complementary.encoders.body import describe, features
+from complementary.errors import UserError
+from complementary.grouping import source_of
+from complementary.models import Network
+
+
+@dataclass(frozen=True)
+class Lens:
+    """An encoder for images of ``shape`` [C, H, W], with their mean and std [C]."""
+
+    body: Network
+    shape: tuple[int, ...]
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
+        """Images uint8 [N, C, H, W] -> features float32 [N, D], on the device."""
+        return features(self.body.to(device), images, self.mean.to(device), self.std.to(device))
+
+    def write(self, path: Path) -> None:
+        """Keep it, as ``cll pretrain`` keeps an encoder."""
+        record = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
+        checkpoint.write(path, self.body.state_dict(), record | describe(self.body))
+
+    @staticmethod
+    def read(path: Path) -> "Lens":
+        """The one that `write` kept."""
+        _, record = checkpoint.read(path)
+        shape = tuple(record["shape"])
+        return Lens(load_body(path, shape), shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+
+
+class Seen(NamedTuple):
+    """Examples as the network sees them: rows ``places`` int [M] of ``source`` [N, ...], those of the test [T, ...].
+
+    mean, std: how they are normalised, [C] or [D]. lens: what they were seen through, if anything.
+    """
+
+    source: Tensor
+    places: Tensor
+    test: Tensor | None
+    mean: Tensor
+    std: Tensor
+    lens: Lens | None = None
+
+
+def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
+    """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
+    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    if config.source.inputs == "raw":
+        return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
+    encoder = config.grouping.encoder
+    if encoder == "pixels" or encoder.startswith("embeddings:"):
+        raise UserError(
+            f"--inputs features needs an encoder, which the --encoder {encoder} is not; use simsiam, run:FOLDER or "
+            "file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as --data FILE.npz.)"
+        )
+    source = source_of(config, dataset, device)
+    vectors = embed(source, dataset, chosen)
+    lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std)
+    spread = vectors.std(0)
+    spread = torch.where(spread > 1e-8, spread, 1.0)
+    places = torch.arange(len(vectors))
+    return Seen(vectors, places, embed_test(source, dataset), vectors.mean(0), spread, lens)

@@ -1,0 +1,133 @@
+"""Learning from features: the encoder stays as it is, and new examples go the same way."""
+
+import numpy as np
+import pytest
+import torch
+
+from complementary import ComplementaryClassifier, checkpoint, embed, predict
+from complementary.config import configure
+from complementary.data import load
+from complementary.embed import Source, find_body
+from complementary.encoders.body import build_body, describe
+from complementary.errors import UserError
+from complementary.lens import Lens, look
+from complementary.problem import prepare, training_truth
+from complementary.runner import run
+
+FEATURES = configure(inputs="features", encoder="random", mix="none", epochs=2, batch=128)
+
+
+def lens(kind="cnn", shape=(1, 8, 8), max_pool=True):
+    body, _ = build_body(kind, shape, 3, max_pool)
+    return Lens(body, shape, torch.full(shape[:1], 0.4), torch.full(shape[:1], 0.2))
+
+
+def test_the_network_is_shown_unit_features_of_the_same_examples():
+    config = configure(FEATURES, long_tail=5.0, seed=2)
+    raw, seen = prepare(configure(config, inputs="raw")), prepare(config)
+    body, dataset = find_body(Source("random", seed=2), load("digits")), load("digits")
+    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    for images, vectors in ((raw.inputs, seen.inputs), (raw.held_inputs, seen.held_inputs)):
+        torch.testing.assert_close(vectors, Lens(body, (1, 8, 8), mean, std)(images))
+        torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(images)))
+    assert torch.equal(seen.excluded, raw.excluded)
+    assert seen.test_inputs.shape == (360, 128)
+
+
+def test_features_are_standardised_by_those_of_the_training_examples():
+    seen = look(FEATURES, load("digits"), torch.arange(700))
+    scaled = (seen.source - seen.mean) / seen.std
+    torch.testing.assert_close(scaled.mean(0), torch.zeros(128), atol=1e-4, rtol=0)
+    assert bool((seen.std > 0).all()), "a feature that never changes must not divide by nothing"
+
+
+def test_clusters_and_labels_do_not_depend_on_what_the_network_is_shown():
+    config = configure(FEATURES, mix="icm", clusters=5, restarts=1)
+    raw, seen = prepare(configure(config, inputs="raw")), prepare(config)
+    assert torch.equal(raw.group, seen.group)
+    assert raw.facts == seen.facts
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet18"])
+@pytest.mark.parametrize("max_pool", [True, False])
+def test_a_lens_is_kept_and_comes_back(tmp_path, kind, max_pool):
+    one = lens(kind, (3, 16, 16), max_pool)
+    one.write(tmp_path / "encoder.safetensors")
+    other = Lens.read(tmp_path / "encoder.safetensors")
+    images = torch.randint(256, (5, 3, 16, 16), dtype=torch.uint8)
+    assert torch.equal(one(images), other(images))
+    assert other.shape == (3, 16, 16)
+    assert describe(other.body) == {"body": kind, "max_pool": max_pool or kind == "cnn"}
+
+
+def test_auto_is_a_linear_layer_and_the_run_predicts_pictures(tmp_path):
+    result = run(FEATURES, tmp_path / "run", device="cpu")
+    model = predict.load(tmp_path / "run", "last")
+    dataset = load("digits")
+    assert list(dict(model.network.named_parameters())) == ["fc.weight", "fc.bias"]
+    assert model.shape == (1, 8, 8)
+    found = (model(dataset.test.inputs).argmax(1) == dataset.test.truth).double().mean()
+    assert float(found) == result["accuracy_last"]
+
+
+def test_a_resumed_run_is_the_same_run(tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(job):
+        if job.steps_before() == 13:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(FEATURES, tmp_path / "a", device="cpu", checkpoint_seconds=0, progress=kill)
+    resumed, straight = run(FEATURES, tmp_path / "a", device="cpu", resume=True), run(FEATURES, device="cpu")
+    assert resumed["accuracy_last"] == straight["accuracy_last"]
+
+
+def test_the_classifier_sees_new_examples_through_the_same_encoder():
+    dataset = load("digits")
+    not_y = (dataset.train.truth.numpy() + np.arange(1437) % 9 + 1) % 10
+    images = dataset.train.inputs.numpy()
+    model = ComplementaryClassifier(inputs="features", encoder="random", mix="none", epochs=3, device="cpu")
+    probabilities = model.fit(images, not_y).predict_proba(images[:7])
+    assert probabilities.shape == (7, 10)
+    with pytest.raises(UserError, match=r"examples of shape \[1, 9, 9\], but the fit was on \[1, 8, 8\]"):
+        model.predict(np.zeros((2, 9, 9), np.uint8))
+
+
+def test_an_encoder_of_ours_is_a_file_like_any_other(tmp_path):
+    """``file:`` takes it whatever kind of network it is; weights in half precision are weights."""
+    one = lens()
+    half = {k: v.half() if v.is_floating_point() else v for k, v in one.body.state_dict().items()}
+    checkpoint.write(tmp_path / "half.safetensors", half, {"shape": [1, 8, 8], **describe(one.body)})
+    body = find_body(Source(f"file:{tmp_path / 'half.safetensors'}"), load("digits"))
+    images = load("digits").test.inputs
+    torch.testing.assert_close(Lens(body, (1, 8, 8), one.mean, one.std)(images), one(images), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("encoder", ["pixels", "embeddings:z.npy"])
+def test_what_is_no_encoder_is_refused_in_a_sentence(encoder):
+    with pytest.raises(UserError, match="--inputs features needs an encoder") as caught:
+        prepare(configure(FEATURES, encoder=encoder))
+    assert "--data FILE.npz" in str(caught.value)
+
+
+def test_features_of_many_images_are_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    monkeypatch.setattr(embed, "LONG", 1)
+    first = prepare(FEATURES)
+    assert capsys.readouterr().err == "embedding 1,437 images by random\nembedding 360 images by random\n"
+    monkeypatch.setattr(embed, "features", None)  # would fail if called
+    second = prepare(FEATURES)
+    assert torch.equal(first.inputs, second.inputs)
+    assert torch.equal(first.test_inputs, second.test_inputs)
+    assert capsys.readouterr().err == ""
+    assert len(list((tmp_path / "stages").glob("features-*"))) == 2
+    with pytest.raises(TypeError):
+        prepare(configure(FEATURES, seed=1))  # another random encoder
+
+
+def test_truth_is_as_far_away_as_ever():
+    truth = training_truth(FEATURES)
+    problem = prepare(FEATURES)
+    assert problem.excluded[torch.arange(len(truth)), truth].sum() == 0
