@@ -60,6 +60,24 @@ def test_a_lens_is_kept_and_comes_back(tmp_path, kind, max_pool):
     assert describe(other.body) == {"body": kind, "max_pool": max_pool or kind == "cnn"}
 
 
+def test_runs_share_one_file_on_the_disk_and_each_is_whole_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    one, images = lens(), load("digits").test.inputs
+    for name in ("a", "b"):
+        one.write(tmp_path / name)
+    assert (tmp_path / "a").stat().st_ino == (tmp_path / "b").stat().st_ino
+    lens(shape=(3, 8, 8)).write(tmp_path / "other")
+    (shared,) = [path for path in (tmp_path / "cache" / "stages").iterdir() if path.samefile(tmp_path / "a")]
+    shared.unlink()
+    shared.write_bytes(b"damaged")  # a new file of that name: the runs keep theirs
+    one.write(tmp_path / "c")
+    for name in ("a", "b", "c"):
+        assert torch.equal(Lens.read(tmp_path / name)(images), one(images))
+    monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError))
+    one.write(tmp_path / "d")
+    assert (tmp_path / "d").read_bytes() == (tmp_path / "a").read_bytes()
+
+
 def test_auto_is_a_linear_layer_and_the_run_predicts_pictures(tmp_path):
     result = run(FEATURES, tmp_path / "run", device="cpu")
     model = predict.load(tmp_path / "run", "last")

@@ -23,7 +23,7 @@ def write(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> Non
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = json.dumps(record, sort_keys=True)
     # one key: safetensors writes several in no fixed order, and equal content should give equal bytes
-    header = {"complementary": json.dumps({"record": text, "sha256": _digest(tensors, text)})}
+    header = {"complementary": json.dumps({"record": text, "sha256": digest(tensors, text)})}
     write_bytes(path, save(tensors, header))
 
 
@@ -52,13 +52,22 @@ def is_ours(path: Path) -> bool:
         return False
 
 
+def is_whole(path: Path) -> bool:
+    """Whether ``path`` is there, and just as `write` made it."""
+    try:
+        read(path)
+    except UserError:
+        return False
+    return True
+
+
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Load and verify a checkpoint -> (tensors, record)."""
     try:
         with safe_open(path, framework="pt") as file:
             stored = json.loads((file.metadata() or {})["complementary"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        text, digest = stored["record"], stored["sha256"]
+        text, wanted = stored["record"], stored["sha256"]
     except FileNotFoundError:
         raise UserError(f"There is no checkpoint {path}.") from None
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as problem:
@@ -66,7 +75,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is not a whole checkpoint of this package ({str(problem) or type(problem).__name__}); nothing "
             "was loaded from it. Delete it to start the run again, or put back a good copy."
         ) from None
-    if _digest(tensors, text) != digest:
+    if digest(tensors, text) != wanted:
         raise UserError(
             f"{path} was altered: its contents do not match their SHA-256. Delete it to start the run again, or "
             "put back a good copy."
@@ -75,7 +84,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, record
 
 
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
+def digest(tensors: dict[str, Tensor], text: str) -> str:
+    """SHA-256 over a text and named tensors, which must be contiguous and on the CPU."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         t = tensors[name]

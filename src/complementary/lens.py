@@ -4,14 +4,15 @@ A linear layer on the features of an encoder that saw no label at all learns in 
 often better than a deep network does (docs/encoders.md).
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from complementary import checkpoint
+from complementary import checkpoint, stages
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.embed import embed, embed_test, find_body, load_body
@@ -35,9 +36,23 @@ class Lens:
         return features(self.body.to(device), images, self.mean.to(device), self.std.to(device))
 
     def write(self, path: Path) -> None:
-        """Keep it, as ``cll pretrain`` keeps an encoder."""
-        record = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
-        checkpoint.write(path, self.body.state_dict(), record | describe(self.body))
+        """Keep it, as ``cll pretrain`` keeps an encoder.
+
+        The many runs of a sweep share one file on the disk: a link to it, where the disk has such.
+        """
+        record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
+        record |= describe(self.body)
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
+        name = stages.named("lens", record | {"weights": checkpoint.digest(tensors, "")})
+        shared = stages.place(f"{name}.safetensors")
+        try:
+            if not checkpoint.is_whole(shared):
+                shared.parent.mkdir(parents=True, exist_ok=True)
+                checkpoint.write(shared, tensors, record)
+            path.unlink(missing_ok=True)
+            os.link(shared, path)
+        except (OSError, UserError):  # another disk, a cache that cannot be written, a system without links
+            checkpoint.write(path, tensors, record)
 
     @staticmethod
     def read(path: Path) -> "Lens":
