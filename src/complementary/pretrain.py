@@ -18,7 +18,7 @@ from complementary.augment import normalise
 from complementary.data import Dataset
 from complementary.device import device_name, versions
 from complementary.encoders import ENCODERS
-from complementary.encoders.body import body_for, build_body, features
+from complementary.encoders.body import body_for, build_body, describe, features
 from complementary.engine import Engine
 from complementary.errors import UserError, one_of
 from complementary.feed import too_large
@@ -275,9 +275,7 @@ def pretrain(
 
 
 def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
-    record = {
-        "body": job.body_name,
-        "max_pool": job.config.max_pool,
+    record = describe(job.objective.body) | {
         "shape": list(job.rows.shape[1:]),
         "mean": job.mean.tolist(),
         "std": job.std.tolist(),
