@@ -246,6 +246,17 @@ def test_resnet_weights_with_torchvisions_names_are_taken(tmp_path, resnet, weig
     torch.testing.assert_close(z, features(resnet, COLOUR.train.inputs[chosen], mean, std))
 
 
+def test_a_classifier_of_ours_is_an_encoder_without_its_last_layer(tmp_path, resnet, weights):
+    record = {"model": "resnet18", "shape": [3, 32, 32], "max_pool": resnet.max_pool}
+    checkpoint.write(tmp_path / "last.safetensors", weights, record)
+    checkpoint.write(tmp_path / "other.safetensors", weights, record | {"max_pool": not resnet.max_pool})
+    other = find_body(Source(f"file:{tmp_path / 'other.safetensors'}"), COLOUR)
+    assert other.max_pool is not resnet.max_pool
+    z = embed(Source(f"file:{tmp_path / 'last.safetensors'}"), COLOUR, torch.tensor([3, 0]))
+    mean, std = torch.tensor(COLOUR.mean), torch.tensor(COLOUR.std)
+    torch.testing.assert_close(z, features(resnet, COLOUR.train.inputs[[3, 0]], mean, std))
+
+
 def without_one(tensors):
     del tensors["layer3.0.downsample.1.running_var"], tensors["bn1.bias"]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from complementary import engine as module
 from complementary.config import configure
-from complementary.engine import WARM_UP, Captured, Engine
+from complementary.engine import WARM_UP, Captured, Engine, lane
 from complementary.errors import UserError
 from complementary.folder import loop
 from complementary.runner import start
@@ -100,10 +100,12 @@ class Gpu:
             self.recording.append(work)
 
     def namespace(self):
-        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        def stream():
+            return types.SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
+
         return types.SimpleNamespace(
-            Stream=lambda device, priority: self.lent.append(priority) or stream,
-            current_stream=lambda device: stream,
+            Stream=lambda device, priority: self.lent.append(priority) or stream(),
+            current_stream=lambda device: stream(),
             stream=lambda s: contextlib.nullcontext(),
             synchronize=lambda device: None,
             CUDAGraph=self.new_graph,
@@ -114,13 +116,14 @@ class Gpu:
         graph = types.SimpleNamespace(works=[], generators=[])
         graph.register_generator_state = graph.generators.append
         graph.replay = lambda: [work() for work in graph.works]
+        graph.reset = graph.works.clear
         self.log.append(graph)
         return graph
 
     @contextlib.contextmanager
     def capture(self, graph, stream, capture_error_mode):
         assert capture_error_mode == "thread_local"
-        self.recording = graph.works
+        self.recording, graph.stream = graph.works, stream
         try:
             yield
             if self.refuse is not None:
@@ -177,13 +180,25 @@ def test_eager_steps_come_first_then_one_is_captured_and_later_ones_replayed(fak
     assert gpu.log[0].works
 
 
-def test_all_captures_share_one_stream_that_nobody_else_is_lent(fake):
+def test_each_lane_records_on_a_stream_of_its_own_and_on_no_other(fake):
     gpu, _, _ = fake()
-    for _ in range(40):  # torch has 32 of a priority, and lends them again and again
-        run = on_gpu().captured(Counter(gpu).step)
-        for batch in BATCHES:
-            run(batch, None)
-    assert gpu.lent == [-1]
+    for number in [0, *[1, 2, 3] * 15]:  # torch has 32 streams of a priority, and lends them again and again
+        with lane(number, torch.device("cpu")):
+            run = on_gpu().captured(Counter(gpu).step)
+            for batch in BATCHES:
+                run(batch, None)
+    assert gpu.lent == [-1] * 4
+    assert len({id(graph.stream) for graph in gpu.log}) == 4
+
+
+def test_a_graph_that_was_let_go_is_recorded_anew(fake):
+    gpu, counter, run = fake()
+    losses = [run(batch, None) for batch in BATCHES[:7]]
+    run.close()
+    assert gpu.log[0].works == []
+    losses += [run(batch, None) for batch in BATCHES[7:]]
+    assert [float(loss) for loss in losses] == TOTALS
+    assert counter.calls == WARM_UP + 3  # the two after `close` are eager again
 
 
 def test_the_caller_may_reuse_its_index_and_keep_its_losses(fake):

@@ -6,11 +6,12 @@ import torch
 
 from complementary import ComplementaryClassifier, checkpoint, embed, predict
 from complementary.config import configure
-from complementary.data import load
+from complementary.data import Dataset, Split, load
 from complementary.embed import Source, find_body
 from complementary.encoders.body import build_body, describe
 from complementary.errors import UserError
 from complementary.lens import Lens, look
+from complementary.pack import together
 from complementary.problem import prepare, training_truth
 from complementary.runner import run
 
@@ -108,7 +109,10 @@ def test_the_classifier_sees_new_examples_through_the_same_encoder():
     images = dataset.train.inputs.numpy()
     model = ComplementaryClassifier(inputs="features", encoder="random", mix="none", epochs=3, device="cpu")
     probabilities = model.fit(images, not_y).predict_proba(images[:7])
-    assert probabilities.shape == (7, 10)
+    p = model.trainer_.problem
+    vectors = Lens(find_body(Source("random"), dataset), (1, 8, 8), p.lens.mean, p.lens.std)(dataset.train.inputs[:7])
+    wanted = model.trainer_.model((vectors - p.mean) / p.std).softmax(1)
+    np.testing.assert_allclose(probabilities, wanted.detach().numpy(), atol=1e-5)
     with pytest.raises(UserError, match=r"examples of shape \[1, 9, 9\], but the fit was on \[1, 8, 8\]"):
         model.predict(np.zeros((2, 9, 9), np.uint8))
 
@@ -143,6 +147,27 @@ def test_features_of_many_images_are_kept(tmp_path, monkeypatch, capsys):
     assert len(list((tmp_path / "stages").glob("features-*"))) == 2
     with pytest.raises(TypeError):
         prepare(configure(FEATURES, seed=1))  # another random encoder
+
+
+def test_vectors_have_no_features_and_are_told_so():
+    dataset = Dataset("v", Split(torch.randn(40, 2), torch.arange(40) % 2), None, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
+    with pytest.raises(UserError, match="holds vectors, and --inputs features needs images; leave it out"):
+        prepare(configure(FEATURES, batch=8), dataset)
+
+
+def test_threads_that_keep_the_same_encoder_never_see_half_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    one = lens()
+
+    def write(i):
+        one.write(tmp_path / f"{i}.safetensors")
+        return checkpoint.is_whole(tmp_path / f"{i}.safetensors")
+
+    for turn in range(10):
+        names = [f"{turn}-{i}" for i in range(4)]
+        for path in (tmp_path / "cache").rglob("lens-*.safetensors"):
+            path.unlink()
+        assert together([lambda n=n: write(n) for n in names], torch.device("cpu")) == [True] * 4
 
 
 def test_truth_is_as_far_away_as_ever():

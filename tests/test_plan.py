@@ -38,6 +38,19 @@ def test_what_needs_no_clusters_shares_nothing():
     assert kinds(make_plan([*plain, *filed])) == ["cells"] * 6
 
 
+def test_cells_that_learn_from_features_share_the_encoder_whether_they_mix_or_not():
+    options = [
+        {"inputs": "features", "encoder": "simsiam", "mix": mix, "loss": loss}
+        for mix in ("none", "icm")
+        for loss in ("s-nl", "dm")
+    ]
+    encoder, clusters, *rest = make_plan(cells(*options, {"mix": "none"}))
+    assert kinds([encoder, clusters, *rest]) == ["encoder", "clusters"] + ["cells"] * 5
+    assert clusters.needs == (encoder.key,)
+    assert [unit.needs for unit in rest] == [(encoder.key,)] * 2 + [(clusters.key,)] * 2 + [()]
+    assert kinds(make_plan(cells(options[0]))) == ["cells"]  # nobody to share it with
+
+
 def test_packs_hold_cells_that_wait_for_the_same():
     options = [{"mix": mix, "loss": loss} for mix in ("none", "icm") for loss in ("s-nl", "dm", "fwd")]
     units = [unit for unit in make_plan(cells(*options), pack=2) if unit.stage is None]

@@ -170,6 +170,18 @@ def test_json_of_another_kind_is_passed_over_in_a_folder_but_not_by_name(put, tm
         read([other])
 
 
+def test_options_that_came_later_do_not_hide_that_a_configuration_was_changed(put):
+    path = put("old.json", 0.7)
+    content = json.loads(path.read_text())
+    del content["config"]["source"]["inputs"]
+    path.write_text(json.dumps(content))
+    assert read_result(path)["accuracy_last"] == 0.7
+    content["config"]["training"]["lr"] = 0.5
+    path.write_text(json.dumps(content))
+    with pytest.raises(Damaged, match="config_hash does not belong"):
+        read_result(path)
+
+
 def test_a_result_of_an_earlier_version_lacks_options_and_is_still_the_same_configuration(put, tmp_path):
     path = put("old.json", 0.7)
     put("new.json", 0.8)

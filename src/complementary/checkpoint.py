@@ -7,6 +7,7 @@ every tensor, so a truncated or altered file is noticed before a single value of
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def write(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> Non
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file in one step: a temporary file beside it, flushed to disk, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -43,13 +44,15 @@ def write_bytes(path: Path, content: bytes) -> None:
         ) from None
 
 
-def is_ours(path: Path) -> bool:
-    """Whether ``path`` looks like a file that `write` made; `read` says whether it is whole."""
+def record_of(path: Path) -> dict[str, Any]:
+    """The record of a file that `write` made; empty for any other. `read` says whether the file is whole."""
     try:
         with safe_open(path, framework="pt") as file:
-            return "complementary" in (file.metadata() or {})
-    except (OSError, SafetensorError):
-        return False
+            stored = json.loads((file.metadata() or {})["complementary"])
+            record: dict[str, Any] = json.loads(stored["record"])
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        return {}
+    return record
 
 
 def is_whole(path: Path) -> bool:

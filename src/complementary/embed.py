@@ -81,7 +81,7 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
         return features(body, inputs, mean, std).cpu()
 
     known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
-    return make() if known is None else stages.features(known, make)
+    return make() if known is None else stages.features(known | {"features": 1}, make)
 
 
 def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any] | None:
@@ -185,7 +185,8 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
 
     An encoder that this package wrote may also be of another kind: what it is stands in the file.
     """
-    if checkpoint.is_ours(path):
+    record = checkpoint.record_of(path)
+    if "body" in record:
         return load_body(path, shape)
     try:
         tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
@@ -199,7 +200,7 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
         raise UserError(f"{path} is not a state dict: it holds a {type(tensors).__name__}, not tensors by name.")
     if others := [k for k, v in tensors.items() if not isinstance(v, Tensor)]:
         raise UserError(f"{path} is not a state dict: {', '.join(others)} is no tensor; save the state dict by itself.")
-    body, _ = build_body("resnet18", shape, 0, True)
+    body, _ = build_body("resnet18", shape, 0, record.get("max_pool", True))
     return _strictly(body, {k: v for k, v in tensors.items() if k not in IGNORED}, path)
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,15 @@ from complementary.errors import one_of
 Precision = Literal["bf16", "fp32"]
 WARM_UP = 3  # eager steps before capture: they create optimiser state and let cuDNN and the compiler choose
 _ONE_AT_A_TIME = threading.RLock()  # compiling and capturing are; replays are not
+
+
+class _Lane(threading.local):
+    """Which of the jobs that run side by side a thread works for."""
+
+    number = 0
+
+
+_LANE = _Lane()
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,8 @@ class Captured:
         self.function, self.device = function, device
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: list[Any] = []
+        self.result: Tensor | None = None
 
     def __call__(self, *args: Any) -> Tensor:
         """Call with tensors (of the same shapes each time) and generators (the same each time) -> its result."""
@@ -152,11 +163,23 @@ class Captured:
             if isinstance(given, Tensor):
                 mine.copy_(given, non_blocking=True)
         self.graph.replay()
+        assert self.result is not None
         return self.result.clone()
+
+    def close(self) -> None:
+        """Let the graph go now; the next calls record a new one.
+
+        A graph that died some day, when Python looks for garbage, could take along memory that later ones captured
+        on the same stream still use (cuBLAS has one workspace per stream).
+        """
+        if self.graph is not None:
+            torch.cuda.current_stream(self.device).synchronize()
+            self.graph.reset()
+        self.graph, self.result, self.inputs, self.calls = None, None, [], 0
 
     def _eagerly(self, args: tuple[Any, ...]) -> Tensor:
         """On the stream of captures, where memory and autograd will expect the work to be."""
-        stream = _capture_stream(self.device)
+        stream = _capture_stream(self.device, _LANE.number)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             result = self.function(*args)
@@ -171,7 +194,8 @@ class Captured:
             graph.register_generator_state(random)
         torch.cuda.synchronize(self.device)
         try:  # thread_local: other jobs' threads may go on meanwhile
-            with torch.cuda.graph(graph, stream=_capture_stream(self.device), capture_error_mode="thread_local"):
+            stream = _capture_stream(self.device, _LANE.number)
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.result = self.function(*self.inputs)
         except RuntimeError as problem:
             for random, before in sources:  # else it would wait for the failed capture for ever
@@ -182,10 +206,27 @@ class Captured:
         self.graph = graph
 
 
+@contextlib.contextmanager
+def lane(number: int, device: torch.device) -> Iterator[None]:
+    """Work in this thread beside others: number 1, 2 … (0 is whoever is alone). On a GPU it has streams of its own."""
+    _LANE.number = number
+    try:
+        with torch.cuda.stream(_stream(device, number)) if device.type == "cuda" else contextlib.nullcontext():
+            yield
+    finally:
+        _LANE.number = 0
+
+
 @functools.cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream that records. Torch lends its 32 streams of a priority in turn, again and again: if others were
-    asked for at this priority, someone would some day work on a stream that is being captured, and break both."""
+def _stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    """Where a lane's work goes. Torch lends its 32 streams of a priority in turn, so the same ones are used again."""
+    return torch.cuda.Stream(device)
+
+
+@functools.cache
+def _capture_stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    """Where a lane records. Only these are asked for at this priority: else someone would some day be lent a stream
+    that is being captured. Lanes do not share one, since the graphs captured on a stream share cuBLAS's workspace."""
     return torch.cuda.Stream(device, priority=-1)
 
 

@@ -7,15 +7,16 @@ Every random draw of step (epoch, step) comes from a generator seeded with just 
 import functools
 import hashlib
 import json
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from complementary.engine import Engine
+from complementary.engine import Captured, Engine
 from complementary.errors import UserError
 from complementary.feed import Feed, Resident, Streamed
 from complementary.ranks import ALONE, Team
@@ -53,7 +54,8 @@ class Job(ABC):
         self.first_bad = torch.full((), -1, dtype=torch.long, device=self.device)
         self.history: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self.run_step = engine.captured(self._counted_step)
+        self.captured: list[Captured] = []
+        self.run_step = self.capture(self._counted_step)
 
     # --- what a subclass says -----------------------------------------------------------------------
 
@@ -145,7 +147,9 @@ class Job(ABC):
         """Raise if a loss or a weight is not finite, naming the first bad step."""
         bad = int(self.first_bad)
         weights = [weight.detach() for network in self.networks() for weight in network.parameters()]
-        if bad < 0 and bool(torch.isfinite(nn.utils.get_total_norm(weights))):  # one wait, not one for each of them
+        if bad < 0 and bool(
+            torch.isfinite(nn.utils.get_total_norm(weights, math.inf))
+        ):  # one wait, not one for each of them
             return
         place = bad if bad >= 0 else self.steps_before() - 1
         epoch, step = divmod(place, self.steps_per_epoch)
@@ -174,9 +178,17 @@ class Job(ABC):
             weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         self.team.check_same(int(weights.hexdigest()[:15], 16), "weights")
 
+    def capture(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``function`` as the engine captures it, until `close`."""
+        found = self.engine.captured(function)
+        self.captured += [found] if isinstance(found, Captured) else []
+        return found
+
     def close(self) -> None:
-        """Stop what works ahead of the steps; the next step, if there is one, starts it again."""
+        """Stop what works ahead of the steps, and let graphs go; the next step, if there is one, starts them again."""
         self.feed.close()
+        for graph in self.captured:
+            graph.close()
 
     # --- what a checkpoint holds --------------------------------------------------------------------
 

@@ -46,9 +46,10 @@ class Lens:
         name = stages.named("lens", record | {"weights": checkpoint.digest(tensors, "")})
         shared = stages.place(f"{name}.safetensors")
         try:
-            if not checkpoint.is_whole(shared):
-                shared.parent.mkdir(parents=True, exist_ok=True)
-                checkpoint.write(shared, tensors, record)
+            with stages.alone(name, "keeping the same encoder"):
+                if not checkpoint.is_whole(shared):
+                    shared.parent.mkdir(parents=True, exist_ok=True)
+                    checkpoint.write(shared, tensors, record)
             path.unlink(missing_ok=True)
             os.link(shared, path)
         except (OSError, UserError):  # another disk, a cache that cannot be written, a system without links
@@ -76,17 +77,25 @@ class Seen(NamedTuple):
     lens: Lens | None = None
 
 
-def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
-    """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
-    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
-    if config.source.inputs == "raw":
-        return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
+def check(config: Config, dataset: Dataset) -> None:
+    """Raise if the configuration wants features that nothing can make."""
     encoder = config.grouping.encoder
+    if config.source.inputs == "raw":
+        return
+    if dataset.train.inputs.ndim != 4:
+        raise UserError(f"The set {dataset.name} holds vectors, and --inputs features needs images; leave it out.")
     if encoder == "pixels" or encoder.startswith("embeddings:"):
         raise UserError(
             f"--inputs features needs an encoder, which the --encoder {encoder} is not; use simsiam, run:FOLDER or "
             "file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as --data FILE.npz.)"
         )
+
+
+def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
+    """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
+    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    if config.source.inputs == "raw":
+        return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
     source = source_of(config, dataset, device)
     vectors = embed(source, dataset, chosen)
     lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std)

@@ -17,7 +17,7 @@ from complementary.config import Config
 from complementary.data import Dataset
 from complementary.errors import UserError
 from complementary.grouping import group_of
-from complementary.lens import Lens, look
+from complementary.lens import Lens, check, look
 from complementary.mix import GroupMixup
 from complementary.partners import Pool
 from complementary.ranks import Team
@@ -87,6 +87,7 @@ class Problem:
 def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Problem:
     """Load the data (or take ``dataset``), draw labels, cluster, hold out. ``device``: where an encoder works."""
     dataset = dataset or data.load(config.source.data)
+    check(config, dataset)
     classes = len(dataset.classes)
     chosen, generating, excluded = supervise(config, dataset)
     truth = None if dataset.train.truth is None else dataset.train.truth[chosen]

@@ -32,6 +32,12 @@ LATER = {"later": True}
 made before are still found."""
 
 
+def later_options(kind: type[Settings]) -> list[str]:
+    """The names of the options of a configuration that are marked `LATER`."""
+    sections = [hint for hint in typing.get_type_hints(kind).values() if dataclasses.is_dataclass(hint)]
+    return [f.name for part in (kind, *sections) for f in dataclasses.fields(part) if f.metadata.get("later")]
+
+
 def _canonical(options: Any) -> dict[str, Any]:
     """All options by section; whole numbers are floats where a float is meant, since 1 and 1.0 are one setting."""
     values = {}

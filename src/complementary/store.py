@@ -24,7 +24,7 @@ import complementary
 from complementary.config import Config, configure
 from complementary.data.cache import cache_root
 from complementary.errors import UserError
-from complementary.settings import options_of
+from complementary.settings import later_options, options_of
 
 OPTIONS = tuple(options_of(Config))
 LAYOUT = 1
@@ -86,8 +86,8 @@ def read_result(path: Path) -> dict[str, Any]:
     if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict):
         raise Foreign(f"{path} is not the result of a training run; give a result.json, or a folder of runs.")
     config = _config(path, stored)
-    complete = set(_flat(stored)) == set(OPTIONS)  # a run of an earlier version lacks what was added since
-    if complete and content.get("config_hash") != config.hash():
+    known = set(OPTIONS) - set(_flat(stored)) <= set(later_options(Config))  # else it is of an earlier version
+    if known and content.get("config_hash") != config.hash():
         raise Damaged(path, "its config_hash does not belong to its configuration")
     accuracy = content.get("accuracy_last", "missing")
     if accuracy is not None and not isinstance(accuracy, int | float):

@@ -58,7 +58,7 @@ class Trainer(Job):
         self.mix = mix if pooled else self.engine.compiled(mix)
         self.loss = self.engine.compiled(LOSSES[t.loss])
         self.loss_transition = problem.loss_transition.to(self.device, torch.float32)
-        captured = self.engine.captured if not self.streamed else lambda function: function
+        captured = self.capture if not self.streamed else lambda function: function
         self.held_logits, self.test_logits = captured(self._held_logits), captured(self._test_logits)
         self.selected: dict[str, Tensor] = {}
 

@@ -96,6 +96,8 @@ def main(arguments: list[str]) -> None:
     """The command ``cll cluster``."""
     with own_sentences():
         options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
+    if options.source.inputs != "raw":
+        raise UserError("--inputs is for cll train; what is clustered here is what --encoder says. Leave it out.")
     _check(options.out, options.report, options.json)
     work, probing = start(options.config()), options.probe or options.json is not None
     comparing = probing or options.report is not None
