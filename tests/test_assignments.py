@@ -80,7 +80,7 @@ def test_altered_and_cut_files_are_refused(stored):
         assignments.read(stored, IMAGES)
     for cut in (0, 7, 100, len(whole) - 1):
         stored.write_bytes(whole[:cut])
-        with pytest.raises(UserError, match="is not a whole checkpoint"):
+        with pytest.raises(UserError, match="is not a whole file of this package"):
             assignments.read(stored, IMAGES)
 
 
@@ -89,7 +89,7 @@ def test_foreign_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="There is no checkpoint"):
         assignments.read(path)
     path.write_text("cluster,example\n3,0\n")
-    with pytest.raises(UserError, match="is not a whole checkpoint"):
+    with pytest.raises(UserError, match="is not a whole file of this package"):
         assignments.read(path)
     for tensors, record in (
         ({"fc.weight": torch.ones(3)}, {"version": 1}),

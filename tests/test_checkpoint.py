@@ -61,7 +61,7 @@ def test_a_truncated_file_is_refused(saved, keep):
     path, _ = saved
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
-    with pytest.raises(UserError, match="is not a whole checkpoint"):
+    with pytest.raises(UserError, match="is not a whole file of this package"):
         checkpoint.read(path)
 
 
@@ -80,7 +80,7 @@ def test_a_hidden_pickle_is_refused_and_never_runs(tmp_path):
     with zipfile.ZipFile(archive, "w") as file:  # the shape of a torch.save file
         file.writestr("archive/data.pkl", pickle.dumps(Bomb(mark)))
     for path in (plain, archive):
-        with pytest.raises(UserError, match="is not a whole checkpoint"):
+        with pytest.raises(UserError, match="is not a whole file of this package"):
             checkpoint.read(path)
     assert not mark.exists()
 
@@ -89,7 +89,7 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a": torch.ones(1)}, tmp_path / "f.safetensors")
-    with pytest.raises(UserError, match="not a whole checkpoint of this package"):
+    with pytest.raises(UserError, match="not a whole file of this package"):
         checkpoint.read(tmp_path / "f.safetensors")
 
 

@@ -1,5 +1,8 @@
 import json
+import os
 import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -29,7 +32,6 @@ def test_a_device_that_is_not_there_is_one_sentence(name):
 
 
 def test_names(monkeypatch):
-    assert device_name(torch.device("cpu")) == f"cpu ({torch.get_num_threads()} threads)"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA H200 number {device.index}")
     assert device_name(torch.device("cuda", 1)) == "NVIDIA H200 number 1"
 
@@ -42,3 +44,17 @@ def test_versions_are_those_of_this_process():
         "numpy": np.__version__,
     }
     assert json.loads(json.dumps(versions())) == versions()
+
+
+def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise():
+    code = "import os, complementary; print(os.environ.get('GOMP_SPINCOUNT'))"
+    for given, wanted in (({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")):
+        clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+        done = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True)
+        assert done.stdout.strip() == wanted
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(1, "cpu (1 thread)"), (2, "cpu (2 threads)")])
+def test_a_cpu_is_named_with_its_threads(monkeypatch, count, wanted):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert device_name(torch.device("cpu")) == wanted

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 import complementary.embed
 from complementary import checkpoint, models
+from complementary import embed as embedding
 from complementary.config import configure
 from complementary.data import Dataset, Split, load
 from complementary.embed import Source, embed, embed_test, find_body, pretrained, read_embeddings
@@ -185,7 +186,9 @@ def test_an_encoder_for_another_shape_is_refused(folder):
 
 
 def test_a_folder_without_an_encoder_is_refused(folder, tmp_path):
-    with pytest.raises(UserError, match=r"There is no checkpoint .*nowhere/encoder.safetensors"):
+    with pytest.raises(
+        UserError, match=r"nowhere holds no encoder \(encoder.safetensors\); give a folder that cll pretrain wrote"
+    ):
         embed(from_(f"run:{tmp_path / 'nowhere'}"), DIGITS, SOME)
     path = folder / "encoder.safetensors"
     whole = path.read_bytes()
@@ -244,6 +247,17 @@ def test_resnet_weights_with_torchvisions_names_are_taken(tmp_path, resnet, weig
     mean, std = torch.tensor(COLOUR.mean), torch.tensor(COLOUR.std)
     assert is_unit(z)
     torch.testing.assert_close(z, features(resnet, COLOUR.train.inputs[chosen], mean, std))
+
+
+def test_a_long_embedding_says_how_far_it_is(monkeypatch, capsys):
+    clock = iter([0.0, 5.0, 16.0, 20.0, 32.0, 64.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    tell = embedding._teller(1000)
+    for done in (100, 250, 400, 500, 1000):
+        tell(done)
+    assert capsys.readouterr().err == (
+        "embedded 250 of 1,000 images, about 0:00:48 left\nembedded 500 of 1,000 images, about 0:00:32 left\n"
+    )
 
 
 def test_a_classifier_of_ours_is_an_encoder_without_its_last_layer(tmp_path, resnet, weights):

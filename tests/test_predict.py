@@ -26,6 +26,23 @@ def test_without_a_selected_epoch_the_last_one_counts(tmp_path, quick):
         load(tmp_path, "selected")
 
 
+def test_the_chosen_weights_are_never_replaced_by_others(tmp_path, quick):
+    run(quick, tmp_path)
+    (tmp_path / "selected.safetensors").unlink()
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        load(tmp_path)
+    load(tmp_path, "last")
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(UserError, match="is damaged"):
+        load(tmp_path)
+
+
+def test_a_file_is_no_run(tmp_path):
+    (tmp_path / "x.npy").touch()
+    with pytest.raises(UserError, match="is a file; name the folder of a finished run first"):
+        load(tmp_path / "x.npy")
+
+
 def test_inputs_of_another_shape_and_folders_without_a_run(tmp_path, quick):
     with pytest.raises(UserError, match="holds no finished run"):
         load(tmp_path)

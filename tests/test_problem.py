@@ -94,7 +94,7 @@ def test_embeddings_from_a_file_follow_the_subset(tmp_path):
     ("options", "said"),
     [
         ({"mix": "icm", "clusters": 0}, "The mixer icm mixes inside clusters, but there are none"),
-        ({"batch": 5000}, "fewer than one batch of 5000; set batch to 1293 or less"),
+        ({"batch": 5000}, "fewer than one batch of 5000; set batch (--batch) to 1293 or less"),
         ({"clusters": 2000}, "2000 clusters were asked for, but there are 1437 points"),
         ({"labels": "given"}, "comes without complementary labels; use --labels uniform"),
         ({"labels": "gaussian"}, "Labels 'gaussian' are not known; use uniform, biased:RATIO"),

@@ -187,6 +187,15 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, quick, damage)
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_damaged_result_is_a_sentence_and_stays(tmp_path, quick, content):
+    run(quick, tmp_path)
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(UserError, match=r"result.json is damaged .* put back a good copy, or delete it"):
+        run(quick, tmp_path, resume=True)
+    assert (tmp_path / "result.json").read_text() == content
+
+
 def test_resuming_a_finished_run_gives_its_result_again(tmp_path, quick):
     result = run(quick, tmp_path)
     before = (tmp_path / "result.json").stat().st_mtime_ns

@@ -192,3 +192,11 @@ def test_a_result_of_an_earlier_version_lacks_options_and_is_still_the_same_conf
     with Index([path.parent]) as index:
         assert index.repeated == 1
         assert index.select()[0]["clean_pass"] is False
+
+
+def test_json_that_holds_a_configuration_but_no_result_is_passed_over(put, tmp_path):
+    path = put("run.json", 0.7)
+    content = json.loads(path.read_text())
+    (path.parent / "bench.json").write_text(json.dumps({"config": content["config"], "rows": []}))
+    with Index([path.parent]) as index:
+        assert len(index.select()) == 1

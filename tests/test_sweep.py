@@ -296,3 +296,10 @@ def test_likes_are_judged_by_their_likes(folder, quick):
     folder.write_plan(plan | {"workers": 2})
     assert read_status(folder.root).seconds_left() == pytest.approx(30.0)  # the longest alone takes that
     assert json.loads((folder.root / "sweep.json").read_text())["workers"] == 2
+
+
+def test_the_folder_of_a_single_run_is_no_place_for_a_sweep(tmp_path):
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(UserError, match="is the folder of a single run; choose another --out"):
+        SweepFolder(tmp_path).make()
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]

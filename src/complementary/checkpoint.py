@@ -75,14 +75,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"There is no checkpoint {path}.") from None
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as problem:
         raise UserError(
-            f"{path} is not a whole checkpoint of this package ({str(problem) or type(problem).__name__}); nothing "
-            "was loaded from it. Delete it to start the run again, or put back a good copy."
+            f"{path} is not a whole file of this package ({str(problem) or type(problem).__name__}); nothing "
+            "was loaded from it."
         ) from None
     if digest(tensors, text) != wanted:
-        raise UserError(
-            f"{path} was altered: its contents do not match their SHA-256. Delete it to start the run again, or "
-            "put back a good copy."
-        )
+        raise UserError(f"{path} was altered: its contents do not match their SHA-256. Nothing was loaded from it.")
     record: dict[str, Any] = json.loads(text)
     return tensors, record
 

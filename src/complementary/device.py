@@ -25,7 +25,8 @@ def device_name(device: torch.device) -> str:
     """``NVIDIA H200``, or ``cpu (2 threads)``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({torch.get_num_threads()} threads)"
+    count = torch.get_num_threads()
+    return f"{device.type} ({count} thread{'s' * (count > 1)})"
 
 
 def versions() -> dict[str, str]:

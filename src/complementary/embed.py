@@ -10,8 +10,11 @@
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
 """
 
+import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +81,25 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
         if len(inputs) >= LONG:
             to_stderr(f"embedding {len(inputs):,} images by {source.encoder}")
         mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-        return features(body, inputs, mean, std).cpu()
+        return features(body, inputs, mean, std, tell=_teller(len(inputs))).cpu()
 
     known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
     return make() if known is None else stages.features(known | {"features": 1}, make)
+
+
+def _teller(total: int) -> Callable[[int], None]:
+    """Says every quarter of a minute how far an embedding of ``total`` images is, and how long the rest takes."""
+    started = said = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= 15 and done < total:
+            left = timedelta(seconds=round((now - started) / done * (total - done)))
+            to_stderr(f"embedded {done:,} of {total:,} images, about {left} left")
+            said = now
+
+    return tell
 
 
 def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any] | None:
@@ -171,6 +189,8 @@ def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progre
 
 def load_body(path: Path, shape: tuple[int, ...]) -> Network:
     """An encoder that this package wrote; it must fit images of ``shape`` [C, H, W]."""
+    if not path.exists():
+        raise UserError(f"{path.parent} holds no encoder ({path.name}); give a folder that cll pretrain wrote.")
     tensors, record = checkpoint.read(path)
     if record.get("shape") is None or record.get("body") is None:
         raise UserError(f"{path} is not an encoder; give a folder that cll pretrain wrote.")

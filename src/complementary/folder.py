@@ -51,8 +51,7 @@ def carry_out(
         finished = _finished(folder, config, resume)
         team.told(torch.tensor(int(finished)))
         if finished:
-            stored: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            return stored
+            return _result(folder / "result.json")
         job = make()
         _restore(folder, job)
         _open(folder, config, job)
@@ -61,6 +60,19 @@ def carry_out(
         checkpoint.write_bytes(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         return result
+
+
+def _result(path: Path) -> dict[str, Any]:
+    """What a finished job has left."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or "config_hash" not in stored:
+            raise ValueError("it holds no result")
+    except (OSError, ValueError) as problem:
+        raise UserError(
+            f"{path} is damaged ({problem}); put back a good copy, or delete it, and the run is made again."
+        ) from None
+    return stored
 
 
 def _follow(folder: Path, make: Callable[[], Job], team: Team) -> None:
@@ -167,7 +179,10 @@ def _restore(folder: Path, job: Job) -> None:
     """Go back to the checkpoint if there is one; all processes must then stand at the same place."""
     path = folder / "checkpoint.safetensors"
     if path.exists():
-        tensors, record = checkpoint.read(path)
+        try:
+            tensors, record = checkpoint.read(path)
+        except UserError as problem:
+            raise UserError(f"{problem} Delete it to start the run again, or put back a good copy.") from None
         if record.get("config") != job.config_hash:
             raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
         job.restore(tensors, record)

@@ -1,5 +1,6 @@
 """Apply the weights of a finished run to new examples."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,14 @@ class Predictor:
 def load(folder: str | Path, weights: str = "auto") -> Predictor:
     """Load a finished run. ``weights``: ``selected`` (by SCEL), ``last``, or ``auto``: selected if there are any."""
     folder = Path(folder)
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; name the folder of a finished run first, then what to predict.")
     if not (folder / "result.json").exists():
         raise UserError(
             f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
             "or name another."
         )
-    chosen = weights if weights != "auto" else "selected" if (folder / "selected.safetensors").exists() else "last"
+    chosen = weights if weights != "auto" else "selected" if _was_selected(folder) else "last"
     tensors, record = checkpoint.read(folder / f"{chosen}.safetensors")
     shape, classes = tuple(record["shape"]), tuple(record["classes"])
     network = models.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
@@ -58,6 +61,18 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     lens = Lens.read(folder / "encoder.safetensors") if record.get("features") else None
     mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
     return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
+
+
+def _was_selected(folder: Path) -> bool:
+    """Whether the run chose an epoch; its weights must be there then."""
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        return result["selected_epoch"] is not None
+    except (OSError, ValueError, TypeError, KeyError) as problem:
+        raise UserError(
+            f"{folder / 'result.json'} is damaged ({problem}); put back a good copy, or choose with --weights "
+            "selected or last."
+        ) from None
 
 
 def are_pictures(path: Path) -> bool:

@@ -98,7 +98,7 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
     if len(train) < config.training.batch:
         raise UserError(
             f"There are {len(train)} training examples ({len(held)} more are held out), fewer than one batch of "
-            f"{config.training.batch}; set batch to {max(2, len(train))} or less."
+            f"{config.training.batch}; set batch (--batch) to {max(2, len(train))} or less."
         )
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
     problem = Problem(

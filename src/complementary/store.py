@@ -83,7 +83,7 @@ def read_result(path: Path) -> dict[str, Any]:
     except ValueError as problem:
         raise Damaged(path, f"it is not whole JSON ({problem})") from None
     stored = content.get("config") if isinstance(content, dict) else None
-    if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict):
+    if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict) or "config_hash" not in content:
         raise Foreign(f"{path} is not the result of a training run; give a result.json, or a folder of runs.")
     config = _config(path, stored)
     known = set(OPTIONS) - set(_flat(stored)) <= set(later_options(Config))  # else it is of an earlier version

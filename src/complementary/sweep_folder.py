@@ -26,7 +26,9 @@ class SweepFolder:
     root: Path
 
     def make(self) -> None:
-        """Make the folders inside."""
+        """Make the folders inside, unless there is something else."""
+        if (self.root / "config.toml").exists():
+            raise UserError(f"{self.root} is the folder of a single run; choose another --out for the sweep.")
         try:
             for name in ("runs", "logs", "notes"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)

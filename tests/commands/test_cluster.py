@@ -188,7 +188,7 @@ def test_labels_that_tell_nothing_are_not_scored(cll):
         (["--data", "imaginary"], "The dataset 'imaginary' is not known"),
         (["--encoder", "clip"], "The encoder 'clip' is not known"),
         (["--encoder", "embeddings:nowhere.npy"], "The embeddings nowhere.npy cannot be read"),
-        (["--encoder", "run:nowhere"], "There is no checkpoint nowhere/encoder.safetensors"),
+        (["--encoder", "run:nowhere"], "nowhere holds no encoder (encoder.safetensors)"),
         (["--assignments", "nowhere"], "There is no checkpoint nowhere"),
         (["--clusters", "5000"], "5000 clusters were asked for, but there are 1437 points"),
         (["--clusters", "0"], "there are none; pass --clusters 50"),

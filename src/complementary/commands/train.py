@@ -56,7 +56,8 @@ def report(result: dict[str, Any], out: Path) -> None:
     """Print the main figures of a finished run."""
     table = Table(show_header=False, box=None)
     for key, name in ROWS.items():
-        if result.get(key) is not None:
+        mixes = key != "noise_ratio" or result["config"]["mixing"]["mix"] != "none"
+        if mixes and result.get(key) is not None:
             table.add_row(name, _percent(result, key))
     table.add_row("training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}")
     console = Console()

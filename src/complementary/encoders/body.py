@@ -1,5 +1,6 @@
 """The body of an encoder: a network without its last layer, and the features it gives."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,9 +34,22 @@ def describe(body: Network) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def features(body: Network, images: Tensor | Rows, mean: Tensor, std: Tensor, batch: int | None = None) -> Tensor:
-    """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D]."""
+def features(
+    body: Network,
+    images: Tensor | Rows,
+    mean: Tensor,
+    std: Tensor,
+    batch: int | None = None,
+    tell: Callable[[int], None] = lambda done: None,
+) -> Tensor:
+    """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D].
+
+    ``tell`` is called with the number of images done so far.
+    """
     body.eval()
     batch = batch or (2048 if mean.device.type == "cuda" else 256)  # on a CPU more would only take gigabytes
-    parts = [body.features(normalise(part, mean, std)) for part in pieces(images, mean.device, batch)]
+    parts = list[Tensor]()
+    for part in pieces(images, mean.device, batch):
+        parts.append(body.features(normalise(part, mean, std)))
+        tell(batch * len(parts))
     return F.normalize(torch.cat(parts).float())
