@@ -1,4 +1,5 @@
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -188,3 +189,14 @@ def test_frames_and_object_arrays_of_sets_are_read():
     assert labels.to_excluded(Frame(matrix)).tolist() == matrix.tolist()
     assert labels.to_excluded(sets).tolist() == matrix.tolist()
     assert labels.to_excluded(Frame(sets)).tolist() == matrix.tolist()
+
+
+def test_verbose_tells_of_the_epochs_and_survives_a_clone(capsys):
+    x, not_y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
+    quiet = ComplementaryClassifier(mix="none", epochs=3, batch=20, device="cpu").fit(x, not_y)
+    assert capsys.readouterr().err == ""
+    told = clone(ComplementaryClassifier(mix="none", epochs=3, batch=20, device="cpu", verbose=True)).fit(x, not_y)
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"epoch 1/3: loss \d\.\d{3}, scel \d\.\d{3}", lines[0])
+    assert lines[-1].startswith("epoch 3/3: ")
+    assert np.array_equal(quiet.predict_proba(x), told.predict_proba(x))

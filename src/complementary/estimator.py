@@ -1,6 +1,9 @@
 """A classifier with scikit-learn's manners: ``fit(X, not_y)``, ``predict``, ``predict_proba``."""
 
+import math
+import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from torch import Tensor
 from complementary import labels, transitions
 from complementary.config import Config, configure
 from complementary.data import Dataset, Split
+from complementary.data.screen import to_stderr
 from complementary.errors import UserError
 from complementary.folder import loop
 from complementary.runner import start
@@ -35,7 +39,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     """Learn to classify from labels that say what each example is *not*.
 
     ``options`` are those of ``cll train`` (see `complementary.config`), such as ``mix="icm"``,
-    ``clusters=30``, ``loss="dm"``, ``epochs=50``, ``seed=1``.
+    ``clusters=30``, ``loss="dm"``, ``epochs=50``, ``seed=1``. ``verbose``: tell of the epochs, on standard error.
 
         >>> import numpy as np
         >>> from complementary import ComplementaryClassifier
@@ -47,18 +51,18 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         [0, 1, 2]
     """
 
-    def __init__(self, *, device: str = "auto", **options: Any) -> None:
+    def __init__(self, *, device: str = "auto", verbose: bool = False, **options: Any) -> None:
         for name in FIXED:
             if name in options:
                 raise UserError(
                     f"The option {name!r} belongs to cll train; here the data and its labels come with fit(X, not_y)."
                 )
-        self.device, self.options = device, options
+        self.device, self.verbose, self.options = device, verbose, options
         self.config = configure(**{"labels": "given"} | options)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options, for scikit-learn's ``clone`` and searches."""
-        return {"device": self.device, **self.options}
+        return {"device": self.device, "verbose": self.verbose, **self.options}
 
     def set_params(self, **options: Any) -> "ComplementaryClassifier":
         """Change options; a fitted network is forgotten at the next ``fit``."""
@@ -81,7 +85,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
         _warn_of_unnamed(excluded)
         trainer = start(self._sized(len(inputs)), self.device, dataset)
-        loop(trainer)
+        loop(trainer, progress=_teller() if self.verbose else None)
         if trainer.selected:
             trainer.model.load_state_dict(trainer.selected)
         self.trainer_: Trainer = trainer
@@ -133,6 +137,21 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         excluded = labels.to_excluded(not_y, len(self.classes_))
         probabilities = torch.from_numpy(self.predict_proba(X))
         return float(estimated_accuracy(probabilities, excluded, transitions.uniform(len(self.classes_))))
+
+
+def _teller(every: float = 2.0) -> Callable[[Trainer], None]:
+    """Says after the first and the last epoch, and every so many seconds, how far a training is."""
+    said = -math.inf
+
+    def tell(trainer: Trainer) -> None:
+        nonlocal said
+        if trainer.step_in_epoch == 0 and (trainer.done or time.monotonic() - said >= every):
+            said = time.monotonic()
+            row = trainer.history[-1]
+            figures = [f"{name} {row[name]:.3f}" for name in ("loss", "scel") if name in row]
+            to_stderr(f"epoch {trainer.epoch}/{trainer.epochs}: {', '.join(figures)}")
+
+    return tell
 
 
 def _warn_of_unnamed(excluded: Tensor) -> None:

@@ -224,8 +224,11 @@ def test_where_there_is_no_terminal_progress_is_a_line_from_time_to_time(monkeyp
     with common.epochs_bar({"loss": "loss", "oracle_knn": "kNN"}) as show:
         run(configure(data="digits", mix="none", epochs=3, batch=256), device="cpu", progress=show)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" · ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3"]  # of the third the result tells
-    assert all(re.fullmatch(r"epoch \d/3 · loss \d\.\d{3} · about \d+ s left", line) for line in lines)
+    steps = [f"epoch {e}/3, step {s} of 5" for e in (1, 2, 3) for s in (1, 2, 3, 4)]
+    wanted = [*steps[:4], "epoch 1/3", *steps[4:8], "epoch 2/3", *steps[8:]]  # of the last the result tells
+    assert [line.split(" · ")[0] for line in lines] == wanted
+    assert re.fullmatch(r"epoch 1/3, step 1 of 5 · about \d:\d\d:\d\d left", lines[0])
+    assert re.fullmatch(r"epoch 1/3 · loss \d\.\d{3} · about \d:\d\d:\d\d left", lines[4])
 
 
 def test_lines_are_not_written_more_often_than_they_can_be_read(capsys):

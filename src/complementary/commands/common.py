@@ -3,11 +3,11 @@
 import contextlib
 import io
 import itertools
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -151,16 +151,20 @@ EVERY = 15.0  # seconds between two lines where there is no terminal
 
 
 def _lines(shown: dict[str, str], console: Console) -> Callable[[Job], None]:
-    """The same for a log file: a line after the first epoch, and then from time to time."""
-    said = -math.inf
+    """The same for a log file: a line after the first epoch, and whenever there was none for a while."""
+    said, closed = time.monotonic(), False  # when the last line was, and whether one of them told of a whole epoch
 
     def show(job: Job) -> None:
-        nonlocal said
-        if job.step_in_epoch or job.done or time.monotonic() - said < EVERY:
+        nonlocal said, closed
+        first = job.step_in_epoch == 0 and not closed
+        if job.done or not (first or time.monotonic() - said >= EVERY):
             return
-        said = time.monotonic()
-        left = job.seconds / job.epoch * (job.epochs - job.epoch)
-        parts = [f"epoch {job.epoch}/{job.epochs}", *_figures(job.history[-1], shown), f"about {left:.0f} s left"]
+        said, closed = time.monotonic(), closed or first
+        steps, inside = job.steps_before(), job.step_in_epoch
+        place = f"epoch {job.epoch + 1}/{job.epochs}, step {inside} of {job.steps_per_epoch}" if inside else ""
+        left = timedelta(seconds=round(job.seconds / steps * (job.epochs * job.steps_per_epoch - steps)))
+        figures = _figures(job.history[-1], shown) if job.history else []
+        parts = [place or f"epoch {job.epoch}/{job.epochs}", *figures, f"about {left} left"]
         console.print(" · ".join(parts), soft_wrap=True)
 
     return show
