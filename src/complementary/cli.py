@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sweep": ("complementary.commands.sweep", "main", "run a grid of configurations, on this machine or on Ray"),
     "report": ("complementary.commands.report", "main", "tables from the results of many runs"),
     "paper": ("complementary.commands.paper", "main", "every table and figure of the ICM paper, as one command each"),
-    "data": ("complementary.data.commands", "main", "list, get, show and import datasets"),
+    "data": ("complementary.data.commands", "main", "list, get, show, import and remove datasets"),
     "predict": ("complementary.commands.predict", "main", "apply a trained run to images or vectors"),
     "bench": ("complementary.commands.bench", "main", "measure the speed of this machine"),
 }

@@ -72,6 +72,15 @@ def test_list(data, tiny, tiny_folder, tmp_path):
     assert lines["mnist"].rstrip().endswith("-")
 
 
+def test_remove_takes_a_set_out_and_says_how_much_that_was(data, tiny, tiny_folder):
+    data("get", "tiny", "--from", tiny_folder)
+    assert re.fullmatch(r"tiny is no longer in the cache: [\d.]+ .?B freed\n", data("remove", "tiny").out)
+    with pytest.raises(UserError, match=r"There is no set tiny in the cache .*; 'cll data list' shows what is there"):
+        data("remove", "tiny")
+    with pytest.raises(UserError, match="cannot name a dataset"):
+        data("remove", "../x")
+
+
 def test_show_prints_counts_and_draws(data, tmp_path):
     sheet = tmp_path / "sheet.png"
     out, _ = data("show", "digits", "--labels", "noisy:0.2", "--per-example", 2, "--seed", 3, "--out", sheet)

@@ -175,3 +175,34 @@ def test_what_killed_writers_of_other_sets_left_is_removed(root, images, store):
     assert (root / "sets/busy/0123456789ab").exists()
     cache.verify(cache.read(root, "kept"))
     assert len([p for p in (root / "sets/kept").iterdir() if p.is_dir()]) == 1
+
+
+def test_a_set_is_removed_whole_and_the_others_stay(root, images, store):
+    store(root, "x", a=images)
+    store(root, "y", a=images)
+    held = cache.read(root, "x")
+    assert drafts.remove(root, "x", print) > images.nbytes
+    assert cache.names(root) == ["y"]
+    assert not (root / "sets" / "x").exists()
+    assert np.array_equal(held.arrays["a"], images), "whoever reads it goes on"
+    cache.verify(cache.read(root, "y"))
+
+
+def test_what_others_are_made_of_is_not_removed(root, images, store):
+    store(root, "x", a=images)
+    with drafts.lock(root, "y", print), drafts.writing(root, "y") as draft:
+        draft.put("a", images)
+        drafts.commit(root, "y", draft, {"source": "a test", "base": "x"})
+    with pytest.raises(UserError, match=r"y in the cache .* is made of x's examples; remove that first"):
+        drafts.remove(root, "x", print)
+    assert cache.names(root) == ["x", "y"]
+    drafts.remove(root, "y", print)
+    drafts.remove(root, "x", print)
+    assert cache.names(root) == []
+
+
+def test_a_set_that_is_damaged_can_be_removed(root, images, store):
+    store(root, "x", a=images)
+    (root / "sets" / "x" / "manifest.json").write_text("{")
+    drafts.remove(root, "x", print)
+    assert cache.names(root) == []

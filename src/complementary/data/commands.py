@@ -1,4 +1,4 @@
-"""``cll data``: list the datasets, get one, show one, import your own.
+"""``cll data``: list the datasets, get one, show one, import your own, remove one.
 
 Each function is one command; its arguments and docstring become the command line and its help.
 """
@@ -13,7 +13,7 @@ import torch
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from complementary.data import cache, load
+from complementary.data import cache, drafts, load
 from complementary.data.dataset import Dataset, Split
 from complementary.data.importer import Import, run_import
 from complementary.data.screen import print_table, size, to_stderr
@@ -255,7 +255,24 @@ def import_data(
     print(f"use it by its name: cll data show {name} --out {name}.png, cll train --data {name}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"list": list_sets, "get": get, "show": show, "import": import_data}
+def remove(name: Positional[str], cache_dir: CacheFolder = None) -> None:
+    """Remove a dataset from the cache; a named one can be had again, your own must be imported again.
+
+    Args:
+        name: the dataset, as cll data list calls it.
+        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    """
+    freed = drafts.remove(cache.cache_root(cache_dir), name, to_stderr)
+    print(f"{name} is no longer in the cache: {size(freed)} freed")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_sets,
+    "get": get,
+    "show": show,
+    "import": import_data,
+    "remove": remove,
+}
 
 
 def main(arguments: list[str]) -> None:

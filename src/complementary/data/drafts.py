@@ -21,7 +21,17 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from complementary import locks
-from complementary.data.cache import LAYOUT, Array, Damaged, check_name, file_name, is_name, read_manifest, sha256
+from complementary.data.cache import (
+    LAYOUT,
+    Array,
+    Damaged,
+    check_name,
+    file_name,
+    is_name,
+    names,
+    read_manifest,
+    sha256,
+)
 from complementary.data.screen import Say, size
 from complementary.errors import UserError
 
@@ -148,6 +158,29 @@ def commit(root: Path, name: str, draft: Draft, facts: Mapping[str, Any]) -> Non
     fresh.replace(fresh.with_suffix(""))
     _fsync(fresh.parent)
     _sweep(root, name)
+
+
+def remove(root: Path, name: str, say: Say) -> int:
+    """Take the set ``name`` out of the cache -> how many bytes that freed. Whoever reads it at the moment goes on."""
+    home = root / "sets" / check_name(name)
+    if not home.is_dir():
+        raise UserError(f"There is no set {name} in the cache {root}; 'cll data list' shows what is there.")
+    above = [other for other in names(root) if other != name and _base(root, other) == name]
+    if above:
+        raise UserError(f"{', '.join(above)} in the cache {root} is made of {name}'s examples; remove that first.")
+    with lock(root, name, say), disk_errors(root):
+        freed = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
+        (home / "manifest.json").unlink(missing_ok=True)  # from here on there is no such set
+        shutil.rmtree(home)
+    return freed
+
+
+def _base(root: Path, name: str) -> str | None:
+    try:
+        manifest = read_manifest(root, name)
+    except Damaged:
+        return None
+    return None if manifest is None else manifest.get("base")
 
 
 def _sweep(root: Path, name: str) -> None:
