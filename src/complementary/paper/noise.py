@@ -154,8 +154,8 @@ class _Sources:
             encoder, epochs = config.grouping.encoder, config.grouping.pretrain_epochs
             raise UserError(
                 f"no stored clusters of {encoder} fit these images, and no {encoder} of {epochs} epochs on them is in "
-                "the cache; name a folder of clusters with --assignments-from (cll cluster --out makes such files), or "
-                "pass --pretrain to train that encoder now, which wants a GPU."
+                "the cache; name a folder of clusters with --assignments-from (results/clusters of the repository, or "
+                "what cll cluster --out made), or pass --pretrain to train that encoder now, which wants a GPU."
             )
         return found
 
