@@ -71,7 +71,8 @@ def test_an_encoder_is_not_trained_unasked(noisy, store):
     assert list(left.values()) == [["digits icm"]]  # once, however many seeds there are
     assert next(iter(left)).startswith(
         "no stored clusters of simsiam fit these images, and no simsiam of 1 epochs on them is in the cache; name a "
-        "folder of clusters with --assignments-from (results/clusters of the repository, or what cll cluster --out made), or pass --pretrain"
+        "folder of clusters with --assignments-from (results/clusters of the repository, or what cll "
+        "cluster --out made), or pass --pretrain"
     )
     assert len(noise.files([store])) == 2  # the others go on
 
