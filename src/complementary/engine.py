@@ -174,7 +174,8 @@ class Captured:
         """
         if self.graph is not None:
             torch.cuda.current_stream(self.device).synchronize()
-            self.graph.reset()
+            with _ONE_AT_A_TIME:  # nobody captures meanwhile
+                self.graph.reset()
         self.graph, self.result, self.inputs, self.calls = None, None, [], 0
 
     def _eagerly(self, args: tuple[Any, ...]) -> Tensor:
