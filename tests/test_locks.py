@@ -18,7 +18,9 @@ def test_a_lock_is_held_by_one_and_free_afterwards(tmp_path):
     assert not locks.is_held(path)
 
 
-def test_patience_is_rewarded(tmp_path, in_child):
+@pytest.fixture
+def busy(tmp_path, in_child):
+    """A lock that another process holds for a moment longer."""
     path = tmp_path / "lock"
 
     def hold_a_while():
@@ -29,27 +31,21 @@ def test_patience_is_rewarded(tmp_path, in_child):
     in_child(hold_a_while)
     while not (tmp_path / "held").exists():
         time.sleep(0.01)
-    with locks.hold(path, 0) as at_once:
+    return path
+
+
+def test_patience_is_rewarded(busy):
+    with locks.hold(busy, 0) as at_once:
         assert not at_once
-    with locks.hold(path, 10) as later:
+    with locks.hold(busy, 10) as later:
         assert later
 
 
-def test_taking_waits_only_if_asked_to(tmp_path, in_child):
-    path = tmp_path / "lock"
-
-    def hold_a_while():
-        with locks.hold(path, 0):
-            (tmp_path / "held").write_text("")
-            time.sleep(0.3)
-
-    in_child(hold_a_while)
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
-    with path.open("a") as file:
+def test_taking_waits_only_if_asked_to(busy):
+    with busy.open("a") as file:
         assert not locks.take(file)
         assert locks.take(file, wait=True)
-        assert locks.is_held(path)
+        assert locks.is_held(busy)
 
 
 def test_a_disk_that_cannot_lock_is_named_by_take_and_counts_as_held_elsewhere(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def carry_out(
         finished = _finished(folder, config, resume)
         team.told(torch.tensor(int(finished)))
         if finished:
-            return _result(folder / "result.json")
+            return result_of(folder)
         job = make()
         _restore(folder, job)
         _open(folder, config, job)
@@ -62,8 +62,9 @@ def carry_out(
         return result
 
 
-def _result(path: Path) -> dict[str, Any]:
-    """What a finished job has left."""
+def result_of(folder: Path) -> dict[str, Any]:
+    """What the finished job in ``folder`` has left in result.json."""
+    path = folder / "result.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(stored, dict) or "config_hash" not in stored:

@@ -147,9 +147,8 @@ class Job(ABC):
         """Raise if a loss or a weight is not finite, naming the first bad step."""
         bad = int(self.first_bad)
         weights = [weight.detach() for network in self.networks() for weight in network.parameters()]
-        if bad < 0 and bool(
-            torch.isfinite(nn.utils.get_total_norm(weights, math.inf))
-        ):  # one wait, not one for each of them
+        largest = nn.utils.get_total_norm(weights, math.inf)  # of all at once: one wait, not one for each of them
+        if bad < 0 and bool(torch.isfinite(largest)):
             return
         place = bad if bad >= 0 else self.steps_before() - 1
         epoch, step = divmod(place, self.steps_per_epoch)

@@ -58,9 +58,10 @@ class Lens:
     @staticmethod
     def read(path: Path) -> "Lens":
         """The one that `write` kept."""
-        _, record = checkpoint.read(path)
-        shape = tuple(record["shape"])
-        return Lens(load_body(path, shape), shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+        record = checkpoint.record_of(path)
+        shape = tuple(record.get("shape", ()))
+        body = load_body(path, shape)  # says so if the file is not whole
+        return Lens(body, shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
 
 
 class Seen(NamedTuple):

@@ -1,6 +1,5 @@
 """Apply the weights of a finished run to new examples."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from complementary.data import arrays
 from complementary.data.files import read_bytes
 from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
 from complementary.errors import UserError
+from complementary.folder import result_of
 from complementary.lens import Lens
 from complementary.views import luminance
 
@@ -52,8 +52,9 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
             f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
             "or name another."
         )
-    chosen = weights if weights != "auto" else "selected" if _was_selected(folder) else "last"
-    tensors, record = checkpoint.read(folder / f"{chosen}.safetensors")
+    if weights == "auto":
+        weights = "last" if result_of(folder).get("selected_epoch") is None else "selected"
+    tensors, record = checkpoint.read(folder / f"{weights}.safetensors")
     shape, classes = tuple(record["shape"]), tuple(record["classes"])
     network = models.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
     network.load_state_dict(tensors)
@@ -61,18 +62,6 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     lens = Lens.read(folder / "encoder.safetensors") if record.get("features") else None
     mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
     return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
-
-
-def _was_selected(folder: Path) -> bool:
-    """Whether the run chose an epoch; its weights must be there then."""
-    try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        return result["selected_epoch"] is not None
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise UserError(
-            f"{folder / 'result.json'} is damaged ({problem}); put back a good copy, or choose with --weights "
-            "selected or last."
-        ) from None
 
 
 def are_pictures(path: Path) -> bool:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from complementary.bench import SECTIONS, bench, check_file, to_stderr
 from complementary.bench_report import Results, heading, tables
-from complementary.commands.common import OptionalPath
+from complementary.commands.common import OptionalPath, console
 from complementary.engine import Engine
 
 CHOICES = "; ".join(f"{name}: {section.line}" for name, section in SECTIONS.items())
@@ -40,19 +40,16 @@ def main(arguments: list[str]) -> None:
         check_file(options.json)
     engine = Engine.choose(options.device, options.precision)
     results = bench(engine, options.quick, options.only or None, to_stderr, options.json)
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(120, console.width)  # a file or pipe has no width of its own
-    show(results, console)
+    show(results, console(120))
 
 
-def show(results: Results, console: Console) -> None:
+def show(results: Results, screen: Console) -> None:
     """Print one table for each section."""
-    console.print(heading(results), highlight=False)
+    screen.print(heading(results), highlight=False)
     for found in tables(results):
         table = Table(title=f"{found.title} ({found.note})", title_justify="left")
         for place, name in enumerate(found.header):
             table.add_column(name, justify="left" if place < 2 else "right")
         for row in found.rows:
             table.add_row(*row)
-        console.print(table if found.header else f"\n{found.title}: {found.note}", highlight=False)
+        screen.print(table if found.header else f"\n{found.title}: {found.note}", highlight=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from complementary import assignments, data
 from complementary.checkpoint import write_bytes
 from complementary.cluster_report import Choice, measure, page, recommendation
-from complementary.commands.common import OptionalPath, own_sentences
+from complementary.commands.common import OptionalPath, console, own_sentences
 from complementary.config import ClusterConfig, Config, DataConfig, configure
 from complementary.data import Dataset, Split
 from complementary.data.screen import to_stderr
@@ -139,10 +139,7 @@ def _print(rows: list[list[str]]) -> None:
     table = Table(show_header=False, box=None)
     for row in rows:
         table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(100, console.width)  # a file or pipe has no width of its own, and rich would take 80
-    console.print(table)
+    console(100).print(table)
 
 
 def _store(path: Path, work: Work, assignment: Tensor) -> None:

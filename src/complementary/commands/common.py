@@ -76,6 +76,14 @@ def parse(
     return options, settings(**{name: getattr(options, name) for name in names})
 
 
+def console(least: int) -> Console:
+    """Where tables go; a file or pipe has no width of its own, and gets ``least`` characters (rich would take 80)."""
+    found = Console()
+    if not found.is_terminal:
+        found.width = max(least, found.width)
+    return found
+
+
 @contextlib.contextmanager
 def own_sentences() -> Iterator[None]:
     """While tyro reads a command line: raise the `UserError` of a configuration as it is, not in a box.
