@@ -250,10 +250,10 @@ def test_resnet_weights_with_torchvisions_names_are_taken(tmp_path, resnet, weig
 
 
 def test_a_long_embedding_says_how_far_it_is(monkeypatch, capsys):
-    clock = iter([0.0, 5.0, 16.0, 20.0, 32.0, 64.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     tell = embedding._teller(1000)
-    for done in (100, 250, 400, 500, 1000):
+    for clock[0], done in ((5.0, 100), (16.0, 250), (20.0, 400), (32.0, 500), (64.0, 1000)):
         tell(done)
     assert capsys.readouterr().err == (
         "embedded 250 of 1,000 images, about 0:00:48 left\nembedded 500 of 1,000 images, about 0:00:32 left\n"

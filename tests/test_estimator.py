@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from complementary import ComplementaryClassifier, labels, transitions
+from complementary import ComplementaryClassifier, checkpoint, labels, transitions
 from complementary.errors import UserError
 from complementary.estimator import as_inputs
 
@@ -159,6 +159,41 @@ def test_options_are_checked_by_name_and_type(options, said):
         ComplementaryClassifier(**options)
 
 
+IMAGES, VECTORS = np.zeros((40, 8, 8), np.uint8), np.zeros((40, 2))
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "said"),
+    [
+        (VECTORS, {"inputs": "features"}, "and inputs='features' needs images; leave it out."),
+        (VECTORS, {"encoder": "random", "clusters": 2}, "encoders learn from images. Use encoder='pixels'."),
+        (VECTORS, {"clusters": 0}, "but there are none; pass clusters=50 or mix='mixup'."),
+        (VECTORS, {"policy": "cutout", "mix": "none"}, "but the inputs are vectors; leave policy out."),
+        (VECTORS, {"batch": 60, "mix": "none"}, "fewer than one batch of 60; set batch to 36 or less."),
+        (VECTORS, {"transition": "oracle"}, "transition='oracle' counts the true labels, but this set has none"),
+        (VECTORS, {"weight_decay": -1.0}, "The option weight_decay is -1.0, but it must be 0 or more."),
+        (
+            IMAGES,
+            {"inputs": "features", "encoder": "embeddings:z.npy"},
+            "inputs='features' needs an encoder, which the encoder='embeddings:z.npy' is not; use simsiam, run:FOLDER "
+            "or file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as X.)",
+        ),
+    ],
+    ids=["inputs", "encoder", "two", "no value", "in brackets", "transition", "dashes", "data"],
+)
+def test_errors_name_options_as_keyword_arguments(x, options, said):
+    with pytest.raises(UserError) as caught:
+        ComplementaryClassifier(**{"device": "cpu", "epochs": 1} | options).fit(x, np.arange(40) % 3)
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_an_option_of_another_command_stays_as_it_is(tmp_path):
+    checkpoint.write(tmp_path / "a", {"weights": torch.zeros(2)}, {})
+    with pytest.raises(UserError, match="make one with cll cluster --out"):
+        ComplementaryClassifier(assignments=str(tmp_path / "a")).fit(VECTORS, np.arange(40) % 3)
+
+
 def test_numpy_numbers_are_welcome_as_options():
     assert ComplementaryClassifier(epochs=np.int64(3), lr=np.float64(0.1)).config.training.epochs == 3
 
@@ -189,6 +224,13 @@ def test_frames_and_object_arrays_of_sets_are_read():
     assert labels.to_excluded(Frame(matrix)).tolist() == matrix.tolist()
     assert labels.to_excluded(sets).tolist() == matrix.tolist()
     assert labels.to_excluded(Frame(sets)).tolist() == matrix.tolist()
+
+
+def test_verbose_lines_are_not_written_more_often_than_they_can_be_read(capsys, monkeypatch):
+    x, not_y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    ComplementaryClassifier(mix="none", epochs=5, batch=20, device="cpu", verbose=True).fit(x, not_y)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["epoch 1/5", "epoch 5/5"]
 
 
 def test_verbose_tells_of_the_epochs_and_survives_a_clone(capsys):

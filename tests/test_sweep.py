@@ -197,23 +197,26 @@ def test_several_cells_can_share_a_worker(folder, quick, tmp_path):
 
 
 class Assassin(LocalExecutor):
-    """Kills the worker of a cell once, in the middle of it, with -9."""
+    """Kills the only worker once, with -9, when all these cells are in the middle."""
 
-    def __init__(self, folder, cell, epochs):
-        super().__init__(["cpu"], retries=1)
-        self.folder, self.cell, self.epochs, self.victim = folder, cell, epochs, None
+    def __init__(self, folder, cells, epochs, retries=1, lanes=1):
+        super().__init__(["cpu"], retries, lanes)
+        self.folder, self.cells, self.epochs, self.victim = folder, cells, epochs, None
 
     def wait(self, seconds):
-        metrics = self.folder.run(self.cell.key) / "metrics.jsonl"
-        if self.victim is None and metrics.exists() and metrics.read_bytes().count(b"\n") >= self.epochs:
-            self.victim = self.folder.note(self.cell.key)["process"]
+        if self.victim is None and all(self._epochs(cell) >= self.epochs for cell in self.cells):
+            self.victim = self.folder.note(self.cells[0].key)["process"]
             os.kill(self.victim, signal.SIGKILL)
         return super().wait(0.01)
+
+    def _epochs(self, cell):
+        metrics = self.folder.run(cell.key) / "metrics.jsonl"
+        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(folder, quick, tmp_path):
     grid = cells(configure(quick, mix="none", epochs=60), seed=[0, 1])
-    executor = Assassin(folder, grid[0], epochs=3)
+    executor = Assassin(folder, grid[:1], epochs=3)
     try:
         outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02)).run()
     finally:
@@ -226,6 +229,26 @@ def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(fold
     assert log.count("finished") == 1
     run(grid[0].config, tmp_path / "alone")
     assert contents(folder.run(grid[0].key)) == contents(tmp_path / "alone")
+
+
+def test_both_cells_of_a_killed_worker_are_resumed_to_the_same_bytes(folder, quick, tmp_path):
+    told, grid = [], cells(configure(quick, mix="none", epochs=60), seed=[0, 1, 2])
+    executor = Assassin(folder, grid[:2], epochs=3, retries=2, lanes=2)
+    try:
+        tell = lambda *what: told.append(what[:2])  # noqa: E731
+        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02), tell=tell).run()
+    finally:
+        executor.close()
+    assert outcome == {cell.key: "" for cell in grid}
+    assert sorted(told) == sorted((what, cell.name) for what in ("starts", "done") for cell in grid)
+    for cell in grid[:2]:
+        log = folder.log(cell.key).read_text()
+        assert log.count(f"process {executor.victim},") == 1
+        assert log.count("process") == 2
+        assert log.count("epoch 1/60 ") == 1  # it went on, and did not begin again
+        assert log.count("finished") == 1
+        run(cell.config, tmp_path / cell.key)
+        assert contents(folder.run(cell.key)) == contents(tmp_path / cell.key)
 
 
 # --- status -------------------------------------------------------------------------------------------

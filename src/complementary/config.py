@@ -11,7 +11,7 @@ Names are unique over all sections, so that options can be given flat:
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from complementary.errors import one_of
+from complementary.errors import UserError, one_of
 from complementary.losses import LOSSES
 from complementary.mix import MIXERS
 from complementary.models import MODELS
@@ -147,6 +147,10 @@ class TrainConfig:
     """Random crop: pixels a picture may move; None: an eighth of its height (0 below 16 pixels); 0: no crop."""
     flip: bool | None = None
     """Mirror pictures at random; None: where that keeps the class (not for digits)."""
+    refine: int = field(default=0, metadata=LATER)
+    """With --inputs features: afterwards let the encoder learn too, for so many epochs, from what is believed."""
+    refine_lr: float = field(default=1e-3, metadata=LATER)
+    """Its largest learning rate; it falls by a cosine."""
     policy: str = "none"
     """Stronger augmentation after crop and mirror: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
 
@@ -157,6 +161,8 @@ class TrainConfig:
         require(self.estimate_epochs >= 1, "estimate-epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         require(self.lr > 0, "lr", self.lr, "above 0")
+        require(self.refine >= 0, "refine", self.refine, "0 (not at all) or more")
+        require(self.refine_lr > 0, "refine-lr", self.refine_lr, "above 0")
         require(self.weight_decay >= 0, "weight-decay", self.weight_decay, "0 or more")
         require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
 
@@ -172,6 +178,10 @@ class Config(Settings):
     training: TrainConfig = field(default_factory=TrainConfig)
     seed: int = 0
     """Decides labels, subset, clusters, initial weights and every random draw of the training."""
+
+    def __post_init__(self) -> None:
+        if self.training.refine and self.source.inputs != "features":
+            raise UserError("Refining (--refine) begins with a classifier on features; add --inputs features.")
 
 
 def configure(base: Config | None = None, **options: Any) -> Config:

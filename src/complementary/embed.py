@@ -21,24 +21,23 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from complementary import checkpoint, stages
+from complementary import stages
 from complementary.assignments import digest
 from complementary.data import Dataset
 from complementary.data.screen import to_stderr
 from complementary.device import choose_device
 from complementary.encoders import ENCODERS
 from complementary.encoders.body import body_for, build_body, features
+from complementary.encoders.weights import load_body, load_named
 from complementary.errors import UserError
 from complementary.models import Network
+from complementary.pace import Pace
 from complementary.pretrain import PretrainConfig, chosen_images, pretrain
 from complementary.rows import Rows, rows_of
 
 LONG = 5000  # from so many examples on, embedding and clustering take seconds: they are kept for the next run
-IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,13 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
 
 
 def _teller(total: int) -> Callable[[int], None]:
-    """Says every quarter of a minute how far an embedding of ``total`` images is, and how long the rest takes."""
-    started = said = time.monotonic()
+    """Says from time to time how far an embedding of ``total`` images is, and how long the rest takes."""
+    started, pace = time.monotonic(), Pace()
 
     def tell(done: int) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if now - said >= 15 and done < total:
-            left = timedelta(seconds=round((now - started) / done * (total - done)))
+        if done < total and pace.due():
+            left = timedelta(seconds=round((time.monotonic() - started) / done * (total - done)))
             to_stderr(f"embedded {done:,} of {total:,} images, about {left} left")
-            said = now
 
     return tell
 
@@ -138,10 +134,8 @@ def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network
     shape = tuple(dataset.train.inputs.shape[1:])
     if kind == "random" and not path:
         return build_body(body_for(shape), shape, source.seed, True)[0]
-    if kind == "run" and path:
-        return load_body(Path(path) / "encoder.safetensors", shape)
-    if kind == "file" and path:
-        return load_weights(Path(path), shape)
+    if (stored := load_named(source.encoder, shape)) is not None:
+        return stored
     if source.encoder in ENCODERS:
         return load_body(pretrained(source, dataset, progress) / "encoder.safetensors", shape)
     known = ", ".join(["pixels", "random", *ENCODERS, "run:FOLDER", "file:WEIGHTS", "embeddings:Z.npy"])
@@ -185,58 +179,6 @@ def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progre
             to_stderr(f"pretraining {config.encoder} on {count:,} images, {config.epochs} epochs, in {folder}")
         pretrain(config, folder, resume=True, device=device, progress=progress, dataset=dataset)
     return folder
-
-
-def load_body(path: Path, shape: tuple[int, ...]) -> Network:
-    """An encoder that this package wrote; it must fit images of ``shape`` [C, H, W]."""
-    if not path.exists():
-        raise UserError(f"{path.parent} holds no encoder ({path.name}); give a folder that cll pretrain wrote.")
-    tensors, record = checkpoint.read(path)
-    if record.get("shape") is None or record.get("body") is None:
-        raise UserError(f"{path} is not an encoder; give a folder that cll pretrain wrote.")
-    if tuple(record["shape"]) != shape:
-        raise UserError(f"{path} was pretrained on images of shape {record['shape']}, but these are {list(shape)}.")
-    body, _ = build_body(record["body"], shape, 0, record["max_pool"])
-    return _strictly(body, tensors, path)
-
-
-def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
-    """A ResNet-18 state dict from anywhere (.safetensors, or a .pt that holds tensors only), loaded strictly.
-
-    An encoder that this package wrote may also be of another kind: what it is stands in the file.
-    """
-    record = checkpoint.record_of(path)
-    if "body" in record:
-        return load_body(path, shape)
-    try:
-        tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except OSError as problem:
-        raise UserError(f"The weights {path} cannot be read ({problem.strerror or problem}).") from None
-    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as problem:
-        raise UserError(f"{path} is not a state dict: {(str(problem) or 'it ends early').splitlines()[0]}") from None
-    except Exception as problem:  # torch.load raises pickle errors of many kinds on foreign files
-        raise UserError(f"{path} is not a plain state dict and was not loaded ({type(problem).__name__}).") from None
-    if not isinstance(tensors, dict) or not all(isinstance(k, str) for k in tensors):
-        raise UserError(f"{path} is not a state dict: it holds a {type(tensors).__name__}, not tensors by name.")
-    if others := [k for k, v in tensors.items() if not isinstance(v, Tensor)]:
-        raise UserError(f"{path} is not a state dict: {', '.join(others)} is no tensor; save the state dict by itself.")
-    body, _ = build_body("resnet18", shape, 0, record.get("max_pool", True))
-    return _strictly(body, {k: v for k, v in tensors.items() if k not in IGNORED}, path)
-
-
-def _strictly(body: Network, tensors: dict[str, Tensor], path: Path) -> Network:
-    """Load every tensor into its place, or list each that is missing, left over or of another shape."""
-    wanted = body.state_dict()
-    missing = sorted(wanted.keys() - tensors.keys())
-    unknown = sorted(tensors.keys() - wanted.keys())
-    odd = [k for k in wanted.keys() & tensors.keys() if wanted[k].shape != tensors[k].shape]
-    shapes = [f"{k} {list(tensors[k].shape)} instead of {list(wanted[k].shape)}" for k in sorted(odd)]
-    parts = {"missing": missing, "not expected": unknown, "of another shape": shapes}
-    said = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
-    if said:
-        raise UserError(f"The weights in {path} do not fit the network ({said}); nothing was loaded.")
-    body.load_state_dict(tensors)
-    return body
 
 
 def read_embeddings(path: str | Path, count: int) -> Tensor:

@@ -218,6 +218,13 @@ def lane(number: int, device: torch.device) -> Iterator[None]:
         _LANE.number = 0
 
 
+def give_memory_back() -> None:
+    """After a job: another process may want the card's memory, and that of a graph serves no other graph."""
+    if torch.cuda.is_initialized():
+        with _ONE_AT_A_TIME:  # nobody captures meanwhile
+            torch.cuda.empty_cache()
+
+
 @functools.cache
 def _stream(device: torch.device, lane: int) -> torch.cuda.Stream:
     """Where a lane's work goes. Torch lends its 32 streams of a priority in turn, so the same ones are used again."""

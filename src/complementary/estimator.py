@@ -1,9 +1,9 @@
 """A classifier with scikit-learn's manners: ``fit(X, not_y)``, ``predict``, ``predict_proba``."""
 
-import math
-import time
+import contextlib
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from complementary.data import Dataset, Split
 from complementary.data.screen import to_stderr
 from complementary.errors import UserError
 from complementary.folder import loop
+from complementary.pace import Pace
 from complementary.runner import start
+from complementary.settings import options_of
 from complementary.train import Trainer
 from complementary.validate import estimated_accuracy
 
@@ -58,7 +60,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
                     f"The option {name!r} belongs to cll train; here the data and its labels come with fit(X, not_y)."
                 )
         self.device, self.verbose, self.options = device, verbose, options
-        self.config = configure(**{"labels": "given"} | options)
+        with _as_keywords():
+            self.config = configure(**{"labels": "given"} | options)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options, for scikit-learn's ``clone`` and searches."""
@@ -84,8 +87,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         names = tuple(str(k) for k in range(excluded.shape[1]))
         dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
         _warn_of_unnamed(excluded)
-        trainer = start(self._sized(len(inputs)), self.device, dataset)
-        loop(trainer, progress=_teller() if self.verbose else None)
+        with _as_keywords():
+            trainer = start(self._sized(len(inputs)), self.device, dataset)
+            loop(trainer, progress=_teller() if self.verbose else None)
         if trainer.selected:
             trainer.model.load_state_dict(trainer.selected)
         self.trainer_: Trainer = trainer
@@ -139,14 +143,45 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return float(estimated_accuracy(probabilities, excluded, transitions.uniform(len(self.classes_))))
 
 
+KEYWORDS = options_of(Config).keys() - set(FIXED)
+FLAG = re.compile(r"--(?P<name>[a-z-]+)(?: (?P<word>(?!--)\S*[^\s.,;:()]))?")  # word: perhaps its value
+
+
+@contextlib.contextmanager
+def _as_keywords() -> Iterator[None]:
+    """Errors leave with the options of ``cll`` written as in Python: --mix mixup becomes mix='mixup'."""
+    try:
+        yield
+    except UserError as problem:
+        text = re.sub(r"(?<=The option )[a-z-]+", lambda name: name[0].replace("-", "_"), str(problem))
+        text = re.sub(r"\b([a-z]+) \(--\1\)", r"\1", text)  # "set batch (--batch)" has named it already
+        problem.args = (FLAG.sub(_keyword, text),)
+        raise
+
+
+def _keyword(flag: re.Match[str]) -> str:
+    """A flag as a keyword argument; one that is none here stays, as in "made by cll cluster --out"."""
+    name, word = flag["name"].replace("-", "_"), flag["word"]
+    if name == "data":
+        return "X"
+    if name not in KEYWORDS:
+        return flag[0]
+    if word is None:
+        return name
+    value: Any = int(word) if word.isdigit() else word
+    try:
+        configure(**{name: value})
+    except UserError:
+        return f"{name} {word}"  # no value of it: the sentence goes on, as in "leave --policy out"
+    return f"{name}={value!r}"
+
+
 def _teller(every: float = 2.0) -> Callable[[Trainer], None]:
     """Says after the first and the last epoch, and every so many seconds, how far a training is."""
-    said = -math.inf
+    pace = Pace(every, at_once=True)
 
     def tell(trainer: Trainer) -> None:
-        nonlocal said
-        if trainer.step_in_epoch == 0 and (trainer.done or time.monotonic() - said >= every):
-            said = time.monotonic()
+        if trainer.step_in_epoch == 0 and pace.due(anyway=trainer.done):
             row = trainer.history[-1]
             figures = [f"{name} {row[name]:.3f}" for name in ("loss", "scel") if name in row]
             to_stderr(f"epoch {trainer.epoch}/{trainer.epochs}: {', '.join(figures)}")

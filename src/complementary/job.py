@@ -226,6 +226,14 @@ def _plan(order: Any, batch: int, steps: int, epochs: int, start: int) -> Iterat
         yield from batches[start % steps if epoch == start // steps else 0 :]
 
 
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Change the learning rate of an optimiser's group; in place where it is a tensor, which a captured step holds."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimiser as named tensors, ``optimiser/3/exp_avg`` and so on."""
     slots = optimiser.state_dict()["state"].items()

@@ -15,8 +15,9 @@ from torch import Tensor
 from complementary import checkpoint, stages
 from complementary.config import Config
 from complementary.data import Dataset
-from complementary.embed import embed, embed_test, find_body, load_body
+from complementary.embed import embed, embed_test, find_body
 from complementary.encoders.body import describe, features
+from complementary.encoders.weights import load_body
 from complementary.errors import UserError
 from complementary.grouping import source_of
 from complementary.models import Network

@@ -7,6 +7,7 @@ is replaced by the 3 x 3, stride-1 stem that suits small images.
 import itertools
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,8 +18,10 @@ from complementary.rng import address, seeded
 
 
 class Network(nn.Module, ABC):
-    """A body, then one linear layer ``fc``."""
+    """A body, then one linear layer ``fc``. kind: its name in `MODELS`. max_pool: False if it has gone without."""
 
+    kind: ClassVar[str]
+    max_pool: bool = True
     fc: nn.Linear
 
     @abstractmethod
@@ -34,6 +37,8 @@ class Network(nn.Module, ABC):
 class Linear(Network):
     """One linear layer on the flattened input."""
 
+    kind = "linear"
+
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.fc = nn.Linear(math.prod(shape), classes)
@@ -45,6 +50,8 @@ class Linear(Network):
 
 class MLP(Network):
     """One hidden layer of 500 ReLU units on the flattened input, as in the paper."""
+
+    kind = "mlp"
 
     def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 500) -> None:
         super().__init__()
@@ -58,6 +65,8 @@ class MLP(Network):
 
 class SmallCNN(Network):
     """Three 3 x 3 convolutions with batch norm, then a global average: for small images and small machines."""
+
+    kind = "cnn"
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
         super().__init__()
@@ -96,6 +105,8 @@ class BasicBlock(nn.Module):
 
 class ResNet18(Network):
     """He et al. 2015 for small images: 3 x 3 stride-1 stem; the max-pool is kept in the paper, optional here."""
+
+    kind = "resnet18"
 
     def __init__(self, shape: tuple[int, ...], classes: int, max_pool: bool = True) -> None:
         super().__init__()

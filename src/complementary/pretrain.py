@@ -5,7 +5,7 @@ the kNN probe, where asked for, is an oracle figure in the log.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,18 +18,18 @@ from complementary.augment import normalise
 from complementary.data import Dataset
 from complementary.device import device_name, versions
 from complementary.encoders import ENCODERS
-from complementary.encoders.body import body_for, build_body, describe, features
+from complementary.encoders.body import body_for, describe, features
+from complementary.encoders.build import build_objective
 from complementary.engine import Engine
 from complementary.errors import UserError, one_of
 from complementary.feed import too_large
 from complementary.folder import carry_out
 from complementary.imbalance import subset
-from complementary.job import Job, load_optimiser, named, optimiser_tensors
+from complementary.job import Job, load_optimiser, named, optimiser_tensors, set_rate
 from complementary.probes import knn_accuracy
 from complementary.ranks import ALONE, Team
-from complementary.rng import address, seeded
 from complementary.rows import rows_of
-from complementary.settings import Settings, require
+from complementary.settings import LATER, Settings, require
 from complementary.views import NUMBERS, Views
 
 COLLAPSED = 0.05  # the gauge of healthy features is near 1
@@ -54,6 +54,8 @@ class PretrainConfig(Settings):
     """cnn or resnet18; auto: resnet18 for images of 16 pixels and more, else cnn."""
     max_pool: bool = True
     """resnet18: keep the max-pool, as the paper did."""
+    start: str | None = field(default=None, metadata=LATER)
+    """Begin with the body of an encoder that is there, run:FOLDER or file:WEIGHTS, instead of a new one."""
     epochs: int = 800
     """Passes over the images."""
     batch: int = 512
@@ -122,7 +124,8 @@ class Pretrainer(Job):
         self.feed = self.feed_of(own, too_large((own,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
         self.body_name = config.body if config.body != "auto" else body_for(shape)
-        objective = build_objective(config.encoder, self.body_name, shape, config.seed, config.max_pool)
+        kind = (config.encoder, self.body_name, shape, config.seed, config.max_pool, config.start)
+        objective = build_objective(*kind)
         self.objective = objective.to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
         self.loss = engine.compiled(two_views)
@@ -164,11 +167,7 @@ class Pretrainer(Job):
         """Set this step's learning rate and momentum: a half cosine over the whole training."""
         done = self.steps_before() / (self.epochs * self.steps_per_epoch)
         fall = (1 + math.cos(math.pi * done)) / 2
-        group = self.optimiser.param_groups[0]  # the second, if any, is the part that does not decay
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(self.lr * fall)
-        else:
-            group["lr"] = self.lr * fall
+        set_rate(self.optimiser.param_groups[0], self.lr * fall)  # the second, if any, does not decay
         if self.objective.momentum is not None:
             low, high = self.objective.momentum
             self.momentum.fill_(high - (high - low) * fall)
@@ -239,13 +238,6 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
         raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
     if count < batch:
         raise UserError(f"There are {count} images, fewer than one batch of {batch}; pass --batch {count} or less.")
-
-
-def build_objective(encoder: str, body: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> Any:
-    """The named objective with a new body and new heads, all depending on ``seed`` only."""
-    network, width = build_body(body, shape, seed, max_pool)
-    with seeded(address(seed, "heads")):
-        return ENCODERS[encoder](network, width)  # type: ignore[call-arg]
 
 
 def views_for(config: PretrainConfig, dataset: Dataset) -> Views:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from complementary import checkpoint, transitions
 from complementary.config import Config, configure
@@ -25,6 +26,7 @@ from complementary.engine import Engine
 from complementary.folder import carry_out, loop
 from complementary.problem import Problem, prepare
 from complementary.ranks import ALONE, Team
+from complementary.refine import Refiner
 from complementary.train import Trainer
 from complementary.validate import thirds
 
@@ -70,18 +72,43 @@ def start(config: Config, device: str | Engine = "auto", dataset: Dataset | None
     problem = prepare(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
         problem = _with_estimate(config, problem, engine, team)
+    if config.training.refine:
+        return _refiner(config, problem, dataset, engine, team)
     return Trainer(config, problem, engine, team)
 
 
 def _with_estimate(config: Config, problem: Problem, engine: Engine, team: Team) -> Problem:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
     first = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    trainer = Trainer(first, problem, engine, team)
+    trainer = Trainer(_plain(first), problem, engine, team)
     loop(trainer)
-    inputs = trainer.problem.train if team.size == 1 else problem.train  # those of all processes
-    probabilities = trainer.logits(inputs).softmax(1).cpu()
-    matrix = team.told(transitions.estimate_transition(probabilities, problem.excluded))
+    matrix = team.told(transitions.estimate_transition(_predictions(trainer, problem), problem.excluded))
     return dataclasses.replace(problem, transition=matrix, loss_transition=matrix)
+
+
+def _refiner(config: Config, problem: Problem, dataset: Dataset | None, engine: Engine, team: Team) -> Refiner:
+    """Train on the features, then get ready to refine what made them."""
+    trainer = Trainer(_plain(config), problem, engine, team)
+    loop(trainer)
+    if trainer.selected:
+        trainer.model.load_state_dict(trainer.selected)
+    predicted = team.told(_predictions(trainer, problem))
+    assert problem.lens is not None  # the configuration says so
+    pictures = prepare(configure(config, inputs="raw", refine=0), dataset, str(engine.device))
+    matrices: dict[str, Any] = {"transition": problem.transition, "loss_transition": problem.loss_transition}
+    pictures = dataclasses.replace(pictures, **matrices)
+    return Refiner(config, pictures, problem.lens, predicted, engine, team, accuracies(trainer.history))
+
+
+def _plain(config: Config) -> Config:
+    """The part of a configuration that concerns a first training: none of what follows it."""
+    return configure(config, refine=0, policy="none") if config.training.refine else config
+
+
+def _predictions(trainer: Trainer, problem: Problem) -> Tensor:
+    """Probabilities [N, K], on the CPU, for the training examples of all processes."""
+    inputs = trainer.problem.train if trainer.team.size == 1 else problem.train
+    return trainer.logits(inputs).softmax(1).cpu()
 
 
 def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
@@ -90,8 +117,8 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
     record = {
         "config": trainer.config.hash(),
         "classes": p.classes,
-        "model": trainer.model_name,
-        "max_pool": trainer.config.network.max_pool,
+        "model": trainer.model.kind,
+        "max_pool": trainer.model.max_pool,
         "shape": list(p.shape),
         "mean": p.mean.tolist(),
         "std": p.std.tolist(),
@@ -112,17 +139,11 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
     """The result of a finished run, as in result.json. Fractions, not percent; None where it cannot be known."""
     history, facts = trainer.history, dict(trainer.problem.facts)
     images = len(history) * trainer.steps_per_epoch * trainer.config.training.batch
-    last, known = history[-1], "accuracy" in history[-1]
-    selected = min(history, key=lambda row: row["scel"]) if "scel" in last else None
-    best = max(history, key=lambda row: row["accuracy"]) if known else None
+    last, selected = history[-1], _selected(history)
+    known = "accuracy" in last
     return {
-        "accuracy_last": last.get("accuracy"),
-        "accuracy_selected": selected.get("accuracy") if selected else None,
-        "selected_epoch": selected["epoch"] if selected else None,
-        "estimated_accuracy_selected": selected["estimated_accuracy"] if selected else None,
-        "estimated_accuracy_error": selected["estimated_accuracy_error"] if selected else None,
-        "accuracy_best_on_test": best["accuracy"] if best else None,
-        "best_epoch_on_test": best["epoch"] if best else None,
+        **accuracies(history),
+        **({"before_refining": trainer.before} if isinstance(trainer, Refiner) else {}),
         **({f"{k}_last": v for k, v in _by_class(last, facts).items()} if known else {}),
         **({f"{k}_selected": v for k, v in _by_class(selected, facts).items()} if known and selected else {}),
         "noise_ratio": facts.pop("oracle_noise_ratio", None),
@@ -136,6 +157,25 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.engine.precision,
         "versions": versions(),
     }
+
+
+def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracies after the last epoch, the one that SCEL chose, and the best one on the test set."""
+    selected = _selected(history)
+    best = max(history, key=lambda row: row["accuracy"]) if "accuracy" in history[-1] else None
+    return {
+        "accuracy_last": history[-1].get("accuracy"),
+        "accuracy_selected": selected.get("accuracy") if selected else None,
+        "selected_epoch": selected["epoch"] if selected else None,
+        "estimated_accuracy_selected": selected["estimated_accuracy"] if selected else None,
+        "estimated_accuracy_error": selected["estimated_accuracy_error"] if selected else None,
+        "accuracy_best_on_test": best["accuracy"] if best else None,
+        "best_epoch_on_test": best["epoch"] if best else None,
+    }
+
+
+def _selected(history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return min(history, key=lambda row: row["scel"]) if "scel" in history[-1] else None
 
 
 def _by_class(row: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Sweep:
         self._running[unit.key] = unit
         work: Any
         if unit.stage is not None:
-            work = RunStage(unit.stage, self.folder)
+            work = RunStage(unit.stage, self.folder, self.how)
             self.tell("starts", unit.stage.name, "", False)
         else:
             work = RunCells(unit.cells, self.folder, self.how, self.name)

@@ -29,7 +29,7 @@ class Trainer(Job):
     def __init__(
         self, config: Config, problem: Problem, device: str | torch.device | Engine, team: Team = ALONE
     ) -> None:
-        t, network, classes = config.training, config.network, len(problem.classes)
+        t = config.training
         super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.train), Engine.of(device), team)
         self.config = config
         problem = problem.shard(team)
@@ -38,8 +38,7 @@ class Trainer(Job):
         self.feed = self.feed_of(problem.train, self.streamed)
         shape = problem.shape
         images = len(shape) == 3
-        self.model_name = network.model if network.model != "auto" else _suited(problem)
-        self.model = models.build(self.model_name, shape, classes, config.seed, network.max_pool)
+        self.model = self.network()
         if images:  # the layout that convolutions are fastest in
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.to(self.device)
@@ -107,6 +106,12 @@ class Trainer(Job):
         return losses.sum() / labelled.clamp_min(1), labelled
 
     # --- around it --------------------------------------------------------------------------------
+
+    def network(self) -> models.Network:
+        """A new classifier."""
+        kind, p, seed = self.config.network, self.problem, self.config.seed
+        name = kind.model if kind.model != "auto" else _suited(p)
+        return models.build(name, p.shape, len(p.classes), seed, kind.max_pool)
 
     def networks(self) -> list[nn.Module]:
         """The classifier."""

@@ -5,6 +5,7 @@ import functools
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,7 @@ class RunCells:
         except UserError as problem:
             return dict.fromkeys((cell.key for cell in self.cells), str(problem))
         tasks = [functools.partial(self._guarded, cell, engine) for cell in self.cells]
-        with _output_to(self.folder.log(self.cells[0].key)):
+        with _OUTPUT.to(self.folder.log(self.cells[0].key)):
             said = [tasks[0]()] if len(tasks) == 1 else [str(s) for s in together(tasks, engine.device)]
         return {cell.key: sentence for cell, sentence in zip(self.cells, said, strict=True) if sentence}
 
@@ -91,11 +92,12 @@ class RunStage:
 
     stage: Stage
     folder: SweepFolder
+    how: How
 
     def __call__(self, device: str) -> Failures:
         """-> {} or the sentence of the stage."""
         log = self.folder.log(self.stage.key)
-        with _output_to(log):
+        with _OUTPUT.to(log):
             sentence = _sentence(log, lambda say: self._make(device, say))
         return {self.stage.key: sentence} if sentence else {}
 
@@ -105,7 +107,7 @@ class RunStage:
         dataset = data.load(config.source.data)
         chosen, _, _ = supervise(config, dataset)
         make: Any = points_of if self.stage.kind == "encoder" else clusters_of
-        make(config, dataset, chosen, str(Engine.of(device).device))
+        make(config, dataset, chosen, str(self.how.engine(device).device))  # sets what holds for the whole process
         say("finished")
 
 
@@ -135,18 +137,40 @@ def _sentence(log: Path, do: Callable[[Callable[[str], None]], None]) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def _output_to(log: Path) -> Iterator[None]:
-    """Whatever is printed meanwhile, by C code too, goes to the end of ``log``."""
-    sys.stdout.flush(), sys.stderr.flush()
-    kept = {number: os.dup(number) for number in (1, 2)}
-    with log.open("ab") as file:
-        for number in kept:
-            os.dup2(file.fileno(), number)
-    try:
-        yield
-    finally:
+class _Output:
+    """Where the output of this process goes: to one log at a time, though several may work here at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: list[Path] = []
+        self._usual: dict[int, int] = {}  # copies of the file descriptors as they were
+
+    @contextlib.contextmanager
+    def to(self, log: Path) -> Iterator[None]:
+        """Whatever is printed meanwhile, by C code too, goes to the end of ``log``; of several, to the eldest's."""
+        try:
+            with self._lock:
+                self._logs.append(log)
+                self._turn()
+            yield
+        finally:
+            with self._lock:
+                self._logs.remove(log)
+                self._turn()
+
+    def _turn(self) -> None:
         sys.stdout.flush(), sys.stderr.flush()
-        for number, copy in kept.items():
+        if not self._usual:
+            self._usual = {number: os.dup(number) for number in (1, 2)}
+        if self._logs:
+            with self._logs[0].open("ab") as file:
+                for number in self._usual:
+                    os.dup2(file.fileno(), number)
+            return
+        for number, copy in self._usual.items():
             os.dup2(copy, number)
             os.close(copy)
+        self._usual = {}
+
+
+_OUTPUT = _Output()

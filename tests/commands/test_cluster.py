@@ -252,7 +252,6 @@ def test_the_probe_says_what_it_does_and_fits_100_columns(cll, monkeypatch, colu
     status, out, error = cll("cluster", *FAST, "--probe", "--try-clusters", *numbers)
     assert status == 0
     assert error.splitlines() == [
-        "embedding 1,437 training examples by pixels",
         "judging 20 clusters of 1,437 examples",
         "probing the encoder by kNN and a linear layer",
         *(f"judging {k} clusters of 1,437 examples" for k in numbers),
@@ -263,6 +262,16 @@ def test_the_probe_says_what_it_does_and_fits_100_columns(cll, monkeypatch, colu
     assert heads[1:] == [["clusters", *map(str, numbers[:7])], ["clusters", "40"]]
     broken = [line for line in lines if line.count("(oracle)") == 1 and not re.search(r"\d( %)?\s*$", line)]
     assert broken == []
+
+
+def test_that_many_images_are_embedded_is_said_once_and_only_if_they_are(cll, monkeypatch):
+    monkeypatch.setattr(import_module("complementary.embed"), "LONG", 1)
+    asked = ("cluster", *FAST, "--encoder", "random", "--probe", "--try-clusters", 5)
+    assert [line for line in cll(*asked)[2].splitlines() if "embed" in line] == [
+        "embedding 1,437 images by random",
+        "embedding 360 images by random",  # of the test set, for the probe
+    ]
+    assert "embed" not in cll(*asked)[2]  # they are kept
 
 
 def test_figures_asked_for_as_json_are_probed_for(cll, tmp_path):

@@ -1,11 +1,15 @@
 """``cll paper`` as a user meets it; a study of the digits stands in for the real ones."""
 
 import pytest
+import torch
 
-from complementary import embed
+from complementary import assignments, embed
+from complementary.data import load
+from complementary.paper import noise
 from tests.paper.conftest import _digits_alphas, _own_cache, entry_of, fake, noisy, store, tiny  # noqa: F401
 
 SMALL = ("--epochs", 1, "--workers", 1)
+CLUSTERS = (torch.arange(1437) % 10, 10, load("digits").train.inputs, {})
 
 
 def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):  # noqa: F811
@@ -80,6 +84,23 @@ def test_noise_of_which_nothing_can_be_counted_is_one_sentence(cll, noisy):  # n
     assert (status, len(said.splitlines())) == (0, 3)
     status, said, _ = cll(*asked, "--pretrain", "--pretrain-epochs", 1, "--seeds", 1)
     assert (status, said.count("noisy mixes")) == (0, 1)
+
+
+@pytest.mark.usefixtures("noisy", "tiny")
+def test_noise_takes_the_stored_clusters_of_a_checkout_and_says_so(cll, tmp_path):
+    folder, asked = tmp_path / "results" / "clusters", ("--seeds", 1, "--where", "encoder=simsiam")
+    folder.mkdir(parents=True)
+    assignments.write(folder / "digits-rho1-simsiam-k10.safetensors", *CLUSTERS)
+    status, said, error = cll("paper", "noisy", *asked)
+    assert (status, said.count("noisy mixes")) == (0, 1)
+    assert error == (
+        "stored clusters are taken from results/clusters, where they fit; --assignments-from names another folder\n"
+    )
+    (path,) = noise.files([tmp_path / "runs"])
+    settings = noise.read(path)["settings"]
+    assert settings["grouping"]["assignments"] == "results/clusters/digits-rho1-simsiam-k10.safetensors"
+    assert cll("paper", "noisy", *asked, "--assignments-from", folder, "--dry-run")[2] == ""  # it was named
+    assert cll("paper", "tiny", "--dry-run")[2] == ""  # trainings take what they are told to
 
 
 def test_the_list_and_the_help(cll):

@@ -1,3 +1,4 @@
+import json
 import re
 import signal
 import subprocess
@@ -76,6 +77,34 @@ def test_failures_end_in_status_1_and_status_says_why(cll, tmp_path, grid):
     assert said.startswith("4 cells: 2 done, 0 running, 2 failed, 0 waiting (no sweep is running)\n")
     assert said.count("failed: lr=1e+30 seed=1: The loss turned NaN or infinite at epoch") == 1
     assert "time left" not in said
+
+
+def test_a_packed_sweep_gives_the_same_bytes_and_each_cell_its_log(cll, tmp_path, grid):
+    """Four cells in one process with three lanes; one of them fails, and the others do not mind."""
+    file, keys = grid(lr="[1e-3, 1e30]", seeds="2"), {}
+    for name, options in (("alone", ()), ("packed", ("--pack", 3))):
+        status, said, error = cll("sweep", file, "--out", tmp_path / name, "--workers", 1, *options)
+        assert (status, error) == (1, "")
+        assert f"2 of 4 cells are done, 2 failed: {tmp_path / name}" in said
+        plan = SweepFolder(tmp_path / name).plan()
+        keys[name] = {cell["key"]: cell["name"] for cell in plan["cells"]}
+        assert plan["workers"] == (3 if options else 1)
+    happened = re.findall(r"^\[\d/4\] \S+ \S+ (starts|done|failed)", said, re.MULTILINE)
+    assert [what == "starts" for what in happened] == [True, True, True, False, True, False, False, False]
+    assert keys["packed"] == keys["alone"]
+    for key, name in keys["packed"].items():
+        alone, packed = (tmp_path / which / "runs" / key for which in ("alone", "packed"))
+        for kept in KEPT if "1e+30" not in name else ():
+            assert (packed / kept).read_bytes() == (alone / kept).read_bytes()
+        told = [re.sub("^.{20}|process.*", "", line) for line in logged(tmp_path / "packed", key)]
+        assert told == [re.sub("^.{20}|process.*", "", line) for line in logged(tmp_path / "alone", key)]
+        assert told[0].startswith(f"{name} on ")
+    processes = {json.loads(note.read_text()).get("process") for note in (tmp_path / "packed/notes").iterdir()}
+    assert len(processes - {None}) == 1  # failed cells have no process in their note
+
+
+def logged(out, key):
+    return (out / "logs" / f"{key}.log").read_text().splitlines()
 
 
 def test_two_sweeps_in_one_folder_are_refused(cll, tmp_path, grid):

@@ -95,6 +95,16 @@ def test_which_settings_need_an_encoder():
     assert not noise.needs_encoder(configure(mix="icm", encoder="random"))
 
 
+def test_stored_clusters_come_from_where_one_asks_or_from_the_usual_folder(tmp_path, capsys):
+    asked = tmp_path / "mine"
+    assert (noise.clusters_from(None), noise.clusters_from(asked)) == (None, asked)
+    noise.CLUSTERS.mkdir(parents=True)
+    assert noise.clusters_from(asked) == asked
+    assert capsys.readouterr().err == ""
+    assert noise.clusters_from(None) == noise.CLUSTERS
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_set_that_cannot_be_loaded_is_left_out_and_tried_once(noisy, store, monkeypatch):
     tried, load = [], data.load
 

@@ -76,7 +76,6 @@ class Work:
         """Unit vectors [M, D]; None where clusters come from a file."""
         if self.config.grouping.assignments:
             return None
-        to_stderr(f"embedding {len(self.chosen):,} training examples by {self.config.grouping.encoder}")
         return points_of(self.config, self.dataset, self.chosen)
 
     def compared(self, counts: tuple[int, ...], points: Tensor | None) -> dict[int, Tensor]:

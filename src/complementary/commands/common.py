@@ -4,7 +4,6 @@ import contextlib
 import io
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -18,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.job import Job
+from complementary.pace import EVERY, Pace
 from complementary.ranks import ALONE, Team
 from complementary.settings import AnySettings, read_toml
 
@@ -155,19 +155,16 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
         yield show
 
 
-EVERY = 15.0  # seconds between two lines where there is no terminal
-
-
 def _lines(shown: dict[str, str], console: Console) -> Callable[[Job], None]:
     """The same for a log file: a line after the first epoch, and whenever there was none for a while."""
-    said, closed = time.monotonic(), False  # when the last line was, and whether one of them told of a whole epoch
+    pace, closed = Pace(EVERY), False  # closed: whether a line told of a whole epoch
 
     def show(job: Job) -> None:
-        nonlocal said, closed
+        nonlocal closed
         first = job.step_in_epoch == 0 and not closed
-        if job.done or not (first or time.monotonic() - said >= EVERY):
+        if job.done or not pace.due(anyway=first):
             return
-        said, closed = time.monotonic(), closed or first
+        closed = closed or first
         steps, inside = job.steps_before(), job.step_in_epoch
         place = f"epoch {job.epoch + 1}/{job.epochs}, step {inside} of {job.steps_per_epoch}" if inside else ""
         left = timedelta(seconds=round(job.seconds / steps * (job.epochs * job.steps_per_epoch - steps)))

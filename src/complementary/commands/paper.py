@@ -44,7 +44,7 @@ class RunOptions(Execution):
     published code did it, best epoch on the test set. The study noise trains nothing: seconds per setting on a CPU.
 
     Examples: cll paper main --where data=cifar10 --seeds 1 --epochs 100
-              cll paper noise --assignments-from results/clusters
+              cll paper noise
     """
 
     names: tyro.conf.Positional[tuple[str, ...]]
@@ -60,7 +60,8 @@ class RunOptions(Execution):
     where: tuple[str, ...] = ()
     """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
     assignments_from: OptionalPath = None
-    """A folder of stored clusters, such as results/clusters: they are used, without any encoder, where they fit."""
+    """A folder of stored clusters, such as results/clusters: they are used, without any encoder, where they fit.
+    noise: by default results/clusters, where it exists."""
     store: Path = STORES[0]
     """Where runs are kept; all studies share it. For Ray, all nodes must see it."""
     draws: int = 64
@@ -197,7 +198,9 @@ def run(options: RunOptions) -> None:
 def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: dict[str, list[Any]]) -> None:
     seeds = options.seeds or max(one.seeds for one in chosen)
     epochs = Amount.epochs if chosen[0].runner == "noise" else options.epochs  # noise is what it is before the first
-    amount = Amount(seeds, epochs, options.pretrain_epochs, options.assignments_from)
+    asked = options.assignments_from
+    clusters = noise.clusters_from(asked) if chosen[0].runner == "noise" else asked
+    amount = Amount(seeds, epochs, options.pretrain_epochs, clusters)
     cells = cells_of(chosen, protocol, amount, where)
     if options.dry_run:
         print("\n".join(f"{cell.key}  {cell.name}" for cell in cells))

@@ -31,7 +31,7 @@ class Execution:
     on: Literal["local", "ray"] = "local"
     """local: processes on this machine; ray: a Ray cluster (pip install 'complementary[ray]')."""
     workers: int | None = None
-    """How many runs at once; by default one per core or card (local), or as many as fit (ray)."""
+    """How many processes at once; by default one per core or card (local), or as many as fit (ray)."""
     address: str | None = None
     """Ray: HOST:PORT of the cluster; else $RAY_ADDRESS, else one on this machine, started if need be."""
     device: str = "auto"
@@ -66,9 +66,13 @@ class Execution:
     def executor(self) -> Executor:
         """Who does the work."""
         if self.on == "local":
-            return LocalExecutor(devices(self.device, self.workers, self.gpus_per_run), self.retries)
+            return LocalExecutor(devices(self.device, self.workers, self.gpus_per_run), self.retries, self.pack)
         ray = connect(self.address)
         return RayExecutor(ray, self.device, self.gpus_per_run, self.retries, self.workers)
+
+    def cells_per_task(self) -> int:
+        """How many cells are given out as one: a whole pack to a Ray task, one to each lane of a local process."""
+        return self.pack if self.on == "ray" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,7 @@ def _sweep(cells: list[Cell], folder: SweepFolder, options: Execution) -> dict[s
     executor = options.executor()
     try:
         with _terminable(), _screen(len(cells)) as tell:
-            return Sweep(cells, folder, executor, options.how(), options.pack, tell).run()
+            return Sweep(cells, folder, executor, options.how(), options.cells_per_task(), tell).run()
     finally:
         executor.close()
 

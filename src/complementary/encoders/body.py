@@ -29,8 +29,7 @@ def build_body(name: str, shape: tuple[int, ...], seed: int, max_pool: bool) -> 
 
 def describe(body: Network) -> dict[str, Any]:
     """What `build_body` must be told to make such a body again, besides the shape of images."""
-    deep = isinstance(body, models.ResNet18)
-    return {"body": "resnet18" if deep else "cnn", "max_pool": body.max_pool if deep else True}
+    return {"body": body.kind, "max_pool": body.max_pool}
 
 
 @torch.no_grad()

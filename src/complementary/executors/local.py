@@ -1,11 +1,14 @@
-"""Processes on this machine: each has its own card, or its own share of the cores."""
+"""Processes on this machine: each has its own card, or its own share of the cores, for one task or several at once."""
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -13,7 +16,9 @@ from typing import Any
 import torch
 
 from complementary.device import choose_device
+from complementary.engine import give_memory_back
 from complementary.executors import Ended, Task
+from complementary.pack import together
 
 
 def devices(device: str, workers: int | None, gpus_per_run: float | None) -> list[str]:
@@ -31,44 +36,33 @@ def cores() -> int:
 
 
 class LocalExecutor:
-    """One process per entry of ``devices``; a task whose process dies is tried ``retries`` times more."""
+    """One process per entry of ``devices``, each with ``lanes``: threads that do one task after another.
 
-    def __init__(self, devices: Sequence[str], retries: int = 2) -> None:
-        threads = max(1, cores() // len(devices))
-        self.workers: int | None = len(devices)
-        self._retries = retries
-        self._crew = [_Worker(device, threads) for device in devices]
+    When a process dies, its tasks are begun again in a new one, each up to ``retries`` times. Nobody knows which of
+    several tasks killed it; so a task's last try is alone in the process, and no task is lost by another's fault
+    (unless ``retries`` is 0: then all that the process had are lost).
+    """
+
+    def __init__(self, devices: Sequence[str], retries: int = 2, lanes: int = 1) -> None:
+        at_once = len(devices) * lanes
+        self.workers: int | None = at_once
+        self._crew = [_Worker(device, max(1, cores() // at_once), lanes, retries) for device in devices]
 
     @property
     def free(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return any(worker.task is None for worker in self._crew)
+        """Whether a worker has room for a task."""
+        return any(worker.room for worker in self._crew)
 
     def submit(self, task: Task) -> None:
-        """Give the task to an idle worker."""
-        idle = next(worker for worker in self._crew if worker.task is None)
-        idle.deaths = 0
-        idle.begin(task)
+        """Give the task to the worker with the most room."""
+        worker = max(self._crew, key=lambda worker: worker.room)
+        worker.tasks[task.key] = _Given(task)
+        worker.begin()
 
     def wait(self, seconds: float) -> list[Ended]:
         """What ended meanwhile, and whose process died once too often."""
-        busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._crew if worker.task is not None}
-        ended = [self._listen(busy[pipe]) for pipe in connection.wait(list(busy), seconds)]
-        return [end for end in ended if end is not None]
-
-    def _listen(self, worker: "_Worker") -> Ended | None:
-        task = worker.task
-        assert task is not None  # only busy workers are listened to
-        try:
-            ended = Ended(task.key, worker.pipe.recv())
-        except (EOFError, OSError):  # the other end is gone, and with it the process
-            cause = worker.bury()
-            if worker.deaths <= self._retries:
-                worker.begin(task)
-                return None
-            ended = Ended(task.key, lost=f"Its process died {_times(worker.deaths)}, at last by {cause}.")
-        worker.task = None
-        return ended
+        busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._crew if worker.tasks}
+        return [ended for pipe in connection.wait(list(busy), seconds) for ended in busy[pipe].listen()]
 
     def close(self) -> None:
         """Kill all processes; what they wrote is whole, since every file is replaced in one step."""
@@ -76,53 +70,89 @@ class LocalExecutor:
             worker.stop()
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+@dataclass(eq=False)
+class _Given:
+    """A task of a worker. ``begun``: its process has it; ``deaths``: how many processes had it and died."""
+
+    task: Task
+    begun: bool = False
+    deaths: int = 0
 
 
 class _Worker:
-    """A process and the pipe to it, started when it is first needed and again when it died."""
+    """A process, the pipe to it and its tasks by key. It is started when it is first needed and again when it died."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        self._device, self._threads = device, threads
+    def __init__(self, device: str, threads: int, lanes: int, retries: int) -> None:
+        self._device, self._threads, self._lanes, self._retries = device, threads, lanes, retries
         self._process: BaseProcess | None = None
         self.pipe: Any = None
-        self.task: Task | None = None
-        self.deaths = 0
+        self.tasks: dict[str, _Given] = {}
 
-    def begin(self, task: Task) -> None:
+    @property
+    def room(self) -> int:
+        """How many tasks more it can take; none while one of its own has, or waits for, its last try."""
+        return 0 if self._last_tries() else self._lanes - len(self.tasks)
+
+    def _last_tries(self) -> list[_Given]:
+        return [given for given in self.tasks.values() if 0 < given.deaths == self._retries]
+
+    def begin(self) -> None:
+        """Begin what is not begun; last tries one at a time, once nothing else is under way."""
+        last = self._last_tries()
+        for given in [given for given in self.tasks.values() if given not in last] or last[:1]:
+            if not given.begun:
+                self._send(given)
+
+    def _send(self, given: _Given) -> None:
         if self._process is None:
             self._start()
-        self.task = task
-        try:
-            self.pipe.send(task)
-        except OSError:  # it died this very moment: `wait` will find the pipe closed
-            return
+        given.begun = True
+        with contextlib.suppress(OSError):  # it died this very moment: `listen` will find the pipe closed
+            self.pipe.send(given.task)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would inherit a card's state, and break it
         self.pipe, theirs = context.Pipe()
-        arguments = (theirs, self._device, self._threads)
+        arguments = (theirs, self._device, self._threads, self._lanes)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         with _deaf_to_ctrl_c():
             self._process.start()
         theirs.close()  # so that the pipe ends with the process
 
-    def bury(self) -> str:
-        """Forget the process, which died -> by what: ``SIGKILL``, ``exit status 1``."""
+    def listen(self) -> list[Ended]:
+        """What the process says -> the tasks that ended. If it died, all but those that are lost go on in a new one."""
+        try:
+            ended = [Ended(*self.pipe.recv())]
+        except (EOFError, OSError):  # the other end is gone, and with it the process
+            ended = self._bury()
+        for end in ended:
+            del self.tasks[end.key]
+        self.begin()
+        return ended
+
+    def _bury(self) -> list[Ended]:
+        """Forget the process, which died -> the tasks that are lost."""
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0
-        self.deaths += 1
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         self.stop()
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        for given in self.tasks.values():
+            given.deaths, given.begun = given.deaths + given.begun, False
+        deaths = {key: given.deaths for key, given in self.tasks.items() if given.deaths > self._retries}
+        return [Ended(key, lost=f"Its process died {_times(n)}, at last by {cause}.") for key, n in deaths.items()]
 
     def stop(self) -> None:
+        """Kill the process, if there is one."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
             self._process = None
             self.pipe.close()
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 @contextlib.contextmanager
@@ -138,19 +168,38 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _serve(pipe: Any, device: str, threads: int) -> None:
-    """The life of a worker process: tasks in, failures out, until the sweep is gone."""
+def _serve(pipe: Any, device: str, threads: int, lanes: int) -> None:
+    """The life of a worker process: tasks in, how they ended out, until the sweep is gone."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:  # whoever sets it means it
         torch.set_num_threads(threads)
-    while True:
+    work = functools.partial(_work, pipe, device, threading.Lock(), threading.Lock())
+    if lanes == 1:
+        work()
+    else:
+        together([work] * lanes, torch.device(device))
+
+
+def _work(pipe: Any, device: str, taking: threading.Lock, giving: threading.Lock) -> None:
+    """Do one task after another, beside other threads that do the same; a mistake in one ends the process."""
+    try:
+        while (task := _next(pipe, taking)) is not None:
+            failures = task.work(device)
+            with giving:
+                pipe.send((task.key, failures))
+            give_memory_back()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _next(pipe: Any, taking: threading.Lock) -> Task | None:
+    with taking:
         try:
-            task = pipe.recv()
+            task: Task = pipe.recv()
         except EOFError:
-            return
-        pipe.send(task.work(device))
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # the next task may be in another process on this card
+            return None
+        return task
 
 
 def _die_with_parent() -> None:

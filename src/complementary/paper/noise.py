@@ -17,6 +17,7 @@ from complementary import data, stages
 from complementary.checkpoint import write_bytes
 from complementary.config import Config, configure
 from complementary.data import Dataset
+from complementary.data.screen import to_stderr
 from complementary.device import choose_device, device_name, versions
 from complementary.embed import Source, identity
 from complementary.encoders import ENCODERS
@@ -28,6 +29,7 @@ from complementary.problem import prepare
 from complementary.settings import flat
 from complementary.store import Damaged, Row
 
+CLUSTERS = Path("results/clusters")  # where a checkout of the repository keeps them
 LeftOut = dict[str, list[str]]  # why -> the settings, in order
 
 
@@ -68,6 +70,14 @@ def run(
         write_bytes(folder / _file_name(cell.config, protocol), (json.dumps(content) + "\n").encode())
         say(f"{cell.name}: {100 * ratio:.2f} % noisy mixes")
     return left
+
+
+def clusters_from(asked: Path | None) -> Path | None:
+    """The folder of stored clusters: that which was ``asked`` for, else the usual one if it is there, which is said."""
+    if asked is not None or not CLUSTERS.is_dir():
+        return asked
+    to_stderr(f"stored clusters are taken from {CLUSTERS}, where they fit; --assignments-from names another folder")
+    return CLUSTERS
 
 
 def _made(folder: Path) -> Path:

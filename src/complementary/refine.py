@@ -1,0 +1,126 @@
+"""Refining: a classifier has learnt on an encoder's features; now the encoder learns too, from what is believed.
+
+A belief is a distribution over the classes for each training example: what the classifier predicts, put together with
+the example's complementary labels by Bayes' rule. The network is the encoder with a new last layer. It is shown
+strongly augmented pictures, and learns from the beliefs and the complementary labels. After every epoch the predictions
+move towards those of the network as it is then. No true label plays a part (docs/encoders.md).
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from complementary import models
+from complementary.config import Config, configure
+from complementary.encoders.body import describe
+from complementary.engine import Engine
+from complementary.job import set_rate
+from complementary.lens import Lens
+from complementary.losses import LOSSES, Loss
+from complementary.problem import Problem
+from complementary.ranks import ALONE, Team
+from complementary.train import Trainer
+
+KEPT = 0.8  # share of the earlier predictions that an epoch leaves in place
+
+
+class Refiner(Trainer):
+    """An encoder and its last layer in training. ``before``: figures of the classifier that the beliefs come from."""
+
+    def __init__(
+        self,
+        config: Config,
+        problem: Problem,
+        lens: Lens,
+        predicted: Tensor,
+        device: str | torch.device | Engine,
+        team: Team = ALONE,
+        before: dict[str, Any] | None = None,
+    ) -> None:
+        """``problem``: of pictures. ``predicted`` float [N, K]: probabilities for each of its training examples."""
+        t, self.lens, self.before = config.training, lens, before
+        policy = "randaugment" if t.policy == "none" else t.policy
+        super().__init__(configure(config, epochs=t.refine, lr=t.refine_lr, policy=policy), problem, device, team)
+        self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
+        for group in self.optimiser.param_groups:  # a tensor on a GPU, so that a captured step sees it change
+            group["lr"] = torch.tensor(self.lr, device=self.device) if self.device.type == "cuda" else self.lr
+        self.loss = self.engine.compiled(with_beliefs(LOSSES[t.loss]))
+        self.predicted = predicted[team.part()].to(self.device, torch.float32)
+        self.belief = self._believe()
+        self.train_logits = self._train_logits if self.streamed else self.capture(self._train_logits)
+
+    def network(self) -> models.Network:
+        """The encoder, with a new last layer."""
+        kind, p = describe(self.lens.body), self.problem
+        model = models.build(kind["body"], p.shape, len(p.classes), self.config.seed, kind["max_pool"])
+        last = {f"fc.{name}": value for name, value in model.fc.state_dict().items()}
+        model.load_state_dict(self.lens.body.state_dict() | last)
+        return model
+
+    # --- the hot path -----------------------------------------------------------------------------
+
+    def load(self, index: Tensor, random: torch.Generator | None, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Training examples at ``index`` int [B] -> (x [B, ...], excluded and beliefs side by side, [B, 2 K])."""
+        x, excluded = super().load(index, random, batch)
+        return x, torch.cat([excluded, self.belief[index]], 1)
+
+    def before_step(self) -> None:
+        """The learning rate: up during the first epoch, then down by a half cosine."""
+        done = self.steps_before() / (self.epochs * self.steps_per_epoch)
+        rise = min(1.0, (self.steps_before() + 1) / self.steps_per_epoch)
+        for group in self.optimiser.param_groups:
+            set_rate(group, self.lr * rise * (1 + math.cos(math.pi * done)) / 2)
+
+    def open_epoch(self) -> None:
+        """Let predictions and beliefs follow the network."""
+        super().open_epoch()
+        if self.epoch > 0:
+            self.predicted.lerp_(self.train_logits().softmax(1), 1 - KEPT)
+            self.belief.copy_(self._believe())
+
+    # --- around it --------------------------------------------------------------------------------
+
+    def _believe(self) -> Tensor:
+        return posterior(self.predicted, self.problem.excluded, self.problem.transition)
+
+    def _train_logits(self) -> Tensor:
+        return self.logits(self.problem.train)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As of any training, and the predictions."""
+        return super().tensors() | {"predicted": self.predicted}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        rates = [group["lr"] for group in self.optimiser.param_groups]
+        super().load_tensors(tensors)
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.predicted.copy_(tensors["predicted"])
+        self.belief.copy_(self._believe())
+
+
+def posterior(predicted: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Bayes' rule: probabilities [N, K] of the classes, excluded [N, K], transition [K, K] -> probabilities [N, K].
+
+    Each label that an example carries multiplies the classes by how likely they give that label. Where labels are
+    never wrong, the excluded classes are left with next to nothing.
+    """
+    likely = transition.to(predicted.device, torch.float32).clamp_min(1e-6).log()
+    with torch.autocast(predicted.device.type, enabled=False):  # else the product would be bfloat16
+        return (predicted.clamp_min(1e-6).log() + excluded.float() @ likely.T).softmax(1)
+
+
+@functools.cache
+def with_beliefs(loss: Loss) -> Loss:
+    """The complementary ``loss`` and the cross-entropy to what is believed, added; labels are both, [B, 2 K]."""
+
+    def both(logits: Tensor, labels: Tensor, transition: Tensor | None = None) -> Tensor:
+        excluded, belief = labels[:, : logits.shape[1]], labels[:, logits.shape[1] :]
+        cross_entropy = -(belief * logits.float().log_softmax(1)).sum(1)
+        return loss(logits, excluded, transition) + cross_entropy
+
+    return both

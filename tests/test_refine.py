@@ -1,0 +1,211 @@
+"""Refining: beliefs by Bayes' rule, and a network that learns from them without any true label."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from complementary import ComplementaryClassifier, data, predict, runner, transitions
+from complementary.config import configure
+from complementary.engine import Engine
+from complementary.errors import UserError
+from complementary.folder import loop
+from complementary.losses import LOSSES
+from complementary.refine import KEPT, Refiner, posterior, with_beliefs
+from complementary.runner import run, start
+
+REFINE = configure(inputs="features", encoder="random", mix="none", epochs=2, batch=128, refine=2)
+
+
+# --- beliefs ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(0, 10_000))
+def test_the_posterior_is_bayes_rule_written_out(classes, most, seed):
+    random = np.random.default_rng(seed)
+    matrix = random.dirichlet(np.ones(classes), classes)
+    predicted = random.dirichlet(np.ones(classes), 5)
+    excluded = (random.random((5, classes)) < most / classes).astype(np.uint8)
+    found = posterior(torch.from_numpy(predicted).float(), torch.from_numpy(excluded), torch.from_numpy(matrix))
+    for row, labels, belief in zip(predicted, excluded, found, strict=True):
+        slow = [
+            max(row[y], 1e-6) * np.prod([max(matrix[y, k], 1e-6) for k in np.flatnonzero(labels)])
+            for y in range(classes)
+        ]
+        torch.testing.assert_close(belief.double(), torch.tensor(slow) / sum(slow), rtol=1e-4, atol=1e-6)
+
+
+def test_a_label_that_is_never_wrong_leaves_its_class_with_nothing():
+    predicted = torch.tensor([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
+    excluded = torch.tensor([[1, 0, 0], [1, 0, 0]], dtype=torch.uint8)
+    found = posterior(predicted, excluded, transitions.uniform(3))
+    torch.testing.assert_close(found[0], torch.tensor([0.0, 2 / 3, 1 / 3]), atol=1e-5, rtol=0)
+    assert bool(torch.isfinite(found).all()), "even where the prediction is sure of what cannot be"
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_is_the_complementary_one_and_the_cross_entropy(name):
+    logits, random = torch.randn(6, 4), torch.Generator().manual_seed(0)
+    excluded, belief = (
+        torch.eye(4)[torch.randint(4, (6,), generator=random)],
+        torch.rand(6, 4, generator=random).softmax(1),
+    )
+    matrix = transitions.uniform(4)
+    found = with_beliefs(LOSSES[name])(logits, torch.cat([excluded, belief], 1), matrix)
+    usual = torch.nn.functional.cross_entropy(logits, belief, reduction="none")
+    torch.testing.assert_close(found, LOSSES[name](logits, excluded, matrix) + usual)
+
+
+# --- the training -------------------------------------------------------------------------------------
+
+
+def test_the_network_begins_with_the_encoder_and_a_new_last_layer():
+    job = start(REFINE, "cpu")
+    assert isinstance(job, Refiner)
+    body = job.lens.body.state_dict()
+    found = job.model.state_dict()
+    assert found.keys() - body.keys() == {"fc.weight", "fc.bias"}
+    assert all(torch.equal(found[k], v) for k, v in body.items())
+    assert job.problem.shape == (1, 8, 8), "it sees pictures"
+
+
+def test_beliefs_come_from_the_chosen_epoch_and_follow_the_network():
+    job = start(REFINE, "cpu")
+    first = job.predicted.clone()
+    torch.testing.assert_close(first.sum(1), torch.ones(len(first)))
+    classifier = start(configure(REFINE, refine=0), "cpu")
+    loop(classifier)
+    classifier.model.load_state_dict(classifier.selected)
+    torch.testing.assert_close(first, classifier.logits(classifier.problem.train).softmax(1))
+    while job.epoch == 0:
+        job.advance()
+    assert torch.equal(job.predicted, first), "the first epoch learns from the classifier on features alone"
+    now = job.logits(job.problem.train).softmax(1)
+    job.advance()
+    torch.testing.assert_close(job.predicted, KEPT * first + (1 - KEPT) * now)
+    torch.testing.assert_close(job.belief, posterior(job.predicted, job.problem.excluded, job.problem.transition))
+
+
+def test_the_rate_rises_for_an_epoch_and_falls_to_nothing():
+    job = start(configure(REFINE, refine=3, refine_lr=0.5), "cpu")
+    rates = []
+    while not job.done:
+        job.advance()
+        rates.append(job.optimiser.param_groups[0]["lr"])
+    steps = job.steps_per_epoch
+    assert rates[0] == pytest.approx(0.5 / steps)
+    assert max(rates) == rates[steps - 1]
+    assert 0 < rates[-1] < 0.01 * max(rates)
+    assert rates[steps - 1 :] == sorted(rates[steps - 1 :], reverse=True)
+
+
+def test_true_labels_play_no_part():
+    dataset = data.load("digits")
+    given_ = dataclasses.replace(
+        dataset.train, excluded=torch.eye(10, dtype=torch.uint8)[(dataset.train.truth + 3) % 10]
+    )
+    blind = dataclasses.replace(dataset, train=dataclasses.replace(given_, truth=None), test=None)
+    seeing = dataclasses.replace(dataset, train=given_)
+    config = configure(REFINE, labels="given")
+    one, two = start(config, "cpu", seeing), start(config, "cpu", blind)
+    loop(one), loop(two)
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.model.state_dict().values(), two.model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("mix", ["mixup", "icm", "micm", "same-excluded"])
+def test_beliefs_are_mixed_as_the_labels_are(mix):
+    result = run(configure(REFINE, mix=mix, clusters=5, restarts=1), device="cpu")
+    assert 0 <= result["accuracy_last"] <= 1
+
+
+def test_it_makes_a_weak_classifier_better():
+    config = configure(REFINE, encoder="simsiam", pretrain_epochs=20, epochs=30, refine=20, batch=64)
+    result = run(config, device="cpu")
+    assert result["before_refining"]["accuracy_selected"] > 0.5
+    assert result["accuracy_last"] > result["before_refining"]["accuracy_last"] + 0.02
+
+
+@pytest.mark.gpu
+def test_on_a_card_captured_steps_refine_as_eager_ones_do():
+    card, jobs = torch.device("cuda"), []
+    for capture in (False, True):
+        job = start(configure(REFINE, refine=3), Engine(card, "fp32", compile=capture, capture=capture))
+        jobs.append(job)
+        while not job.done:
+            job.advance()
+    eager, captured = jobs
+    assert all(graph.graph is not None for graph in captured.captured), "the step, and three evaluations"
+    torch.testing.assert_close(captured.predicted, eager.predicted, atol=2e-3, rtol=1e-2)
+    losses = [[row["loss"] for row in job.history] for job in jobs]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+
+
+# --- a run in a folder --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [5, 10, 13])
+def test_it_resumes_exactly(tmp_path, stop):
+    whole = run(REFINE, tmp_path / "whole", device="cpu")
+    steps = 0
+
+    def interrupt(job):
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(REFINE, tmp_path / "cut", device="cpu", progress=interrupt, checkpoint_seconds=0)
+    again = run(REFINE, tmp_path / "cut", device="cpu", resume=True)
+    assert again["accuracy_last"] == whole["accuracy_last"]
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
+    assert metrics[0] == metrics[1]
+
+
+def test_predictions_are_made_from_pictures_by_the_refined_network(tmp_path):
+    result = run(REFINE, tmp_path / "run", device="cpu")
+    test = data.load("digits").test
+    found = predict.load(tmp_path / "run", "last")
+    assert found.lens is None
+    assert found.shape == (1, 8, 8)
+    accuracy = float((found(test.inputs).argmax(1) == test.truth).double().mean())
+    assert accuracy == pytest.approx(result["accuracy_last"])
+
+
+def test_an_estimated_matrix_serves_both_trainings(monkeypatch):
+    made = []
+    estimate = runner.transitions.estimate_transition
+    monkeypatch.setattr(runner.transitions, "estimate_transition", lambda *a: made.append(estimate(*a)) or made[-1])
+    job = start(configure(REFINE, loss="fwd", transition="estimate", estimate_epochs=1), "cpu")
+    assert len(made) == 1
+    assert torch.equal(job.problem.transition, made[0])
+    assert torch.equal(job.loss_transition, made[0].float())
+
+
+def test_the_estimator_refines_too():
+    dataset = data.load("digits")
+    images, truth = dataset.train.inputs[:, 0].numpy(), dataset.train.truth.numpy()
+    not_y = (truth + np.random.default_rng(0).integers(1, 10, len(truth))) % 10
+    options = {"inputs": "features", "encoder": "random", "mix": "none", "epochs": 1, "refine": 1}
+    model = ComplementaryClassifier(**options).fit(images, not_y)
+    assert isinstance(model.trainer_, Refiner)
+    assert model.predict_proba(images[:3]).shape == (3, 10)
+
+
+# --- bad input ----------------------------------------------------------------------------------------
+
+
+def test_refining_needs_features():
+    with pytest.raises(UserError, match=r"Refining \(--refine\) begins with a classifier on features; add --inputs"):
+        configure(refine=3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("refine", -1), ("refine_lr", 0.0)])
+def test_numbers_that_mean_nothing_are_refused(name, value):
+    with pytest.raises(UserError, match=f"The option {name.replace('_', '-')} is {value}"):
+        configure(inputs="features", **{name: value})
