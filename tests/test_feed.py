@@ -276,12 +276,12 @@ def test_pieces_arrive_whole_while_the_card_is_busy_with_earlier_ones(rest):
 def test_on_a_card_a_streamed_captured_step_has_the_same_bits(compile):
     config = configure(mix="icm", model="cnn", clusters=5, restarts=1, batch=32, epochs=4)
     try:
-        trainers = []
+        trainers, replayed = [], []
         for stream in ("never", "always"):
             engine = Engine.choose("cuda", compile=compile, deterministic=True, stream=stream)
             trainers.append(start(config, engine, pictures()))
-            loop(trainers[-1])
-            assert trainers[-1].run_step.graph is not None
+            loop(trainers[-1], progress=lambda job: replayed.append(job.run_step.graph is not None))
+            assert replayed[-1], "until the job lets its graphs go"
     finally:
         torch.use_deterministic_algorithms(False)
     a, b = (trainer.state()[0] for trainer in trainers)

@@ -149,7 +149,7 @@ class TrainConfig:
     """Mirror pictures at random; None: where that keeps the class (not for digits)."""
     refine: int = field(default=0, metadata=LATER)
     """With --inputs features: afterwards let the encoder learn too, for so many epochs, from what is believed."""
-    refine_lr: float = field(default=1e-3, metadata=LATER)
+    refine_lr: float = field(default=3e-4, metadata=LATER)
     """Its largest learning rate; it falls by a cosine."""
     policy: str = "none"
     """Stronger augmentation after crop and mirror: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""

@@ -24,7 +24,7 @@ from complementary.problem import Problem
 from complementary.ranks import ALONE, Team
 from complementary.train import Trainer
 
-KEPT = 0.8  # share of the earlier predictions that an epoch leaves in place
+KEPT = 0.95  # share of the earlier predictions that the end of an epoch leaves in place
 
 
 class Refiner(Trainer):
@@ -41,7 +41,7 @@ class Refiner(Trainer):
         before: dict[str, Any] | None = None,
     ) -> None:
         """``problem``: of pictures. ``predicted`` float [N, K]: probabilities for each of its training examples."""
-        t, self.lens, self.before = config.training, lens, before
+        t, self.lens, self.before, self.kept = config.training, lens, before, KEPT
         policy = "randaugment" if t.policy == "none" else t.policy
         super().__init__(configure(config, epochs=t.refine, lr=t.refine_lr, policy=policy), problem, device, team)
         self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
@@ -78,7 +78,7 @@ class Refiner(Trainer):
         """Let predictions and beliefs follow the network."""
         super().open_epoch()
         if self.epoch > 0:
-            self.predicted.lerp_(self.train_logits().softmax(1), 1 - KEPT)
+            self.predicted.lerp_(self.train_logits().softmax(1), 1 - self.kept)
             self.belief.copy_(self._believe())
 
     # --- around it --------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def stopped(command, out, epochs, how):
 def test_a_sweep_that_is_stopped_goes_on_to_the_same_bytes(cll, tmp_path, grid):
     """As a user does it: Ctrl-C in the middle of a cell, one line, status 130; then the same command again."""
     out = tmp_path / "out"
-    command = ["sweep", grid(epochs=80), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
+    command = ["sweep", grid(epochs=150), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
     for epochs, how in ((3, signal.SIGINT), (20, signal.SIGTERM)):
         status, error = stopped([sys.executable, "-m", "complementary", *command], out, epochs, how)
         assert status == 130
@@ -59,8 +59,8 @@ def test_a_sweep_that_is_stopped_goes_on_to_the_same_bytes(cll, tmp_path, grid):
     assert f"1 of 1 cells are done, 0 failed: {out}" in said
     (folder,) = (out / "runs").iterdir()
     log = (out / "logs" / f"{folder.name}.log").read_text()
-    assert (log.count("process"), log.count("epoch 1/80 ")) == (3, 1)  # it went on, and did not begin again
-    run(configure(data="digits", clusters=20, restarts=1, epochs=80, batch=256, mix="none"), tmp_path / "alone")
+    assert (log.count("process"), log.count("epoch 1/150 ")) == (3, 1)  # it went on, and did not begin again
+    run(configure(data="digits", clusters=20, restarts=1, epochs=150, batch=256, mix="none"), tmp_path / "alone")
     for name in KEPT:
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 

@@ -1,3 +1,4 @@
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -40,6 +41,26 @@ def finish(executor, count):
         ended += executor.wait(1.0)
     assert executor.wait(0) == []
     return {end.key: end for end in ended}
+
+
+@dataclass(frozen=True)
+class TidyUp:
+    """Has a file written when its process ends by itself."""
+
+    file: Path
+
+    def __call__(self, device):
+        multiprocessing.util.Finalize(None, self.file.touch, exitpriority=1)
+        return {}
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_process_that_has_nothing_to_do_ends_by_itself(tmp_path, lanes):
+    executor = LocalExecutor(["cpu"], lanes=lanes)
+    executor.submit(Task("a", TidyUp(tmp_path / "tidy")))
+    finish(executor, 1)
+    executor.close()
+    assert (tmp_path / "tidy").exists()
 
 
 def test_tasks_end_once_each_and_dead_processes_are_replaced(tmp_path, monkeypatch):

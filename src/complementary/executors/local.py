@@ -20,6 +20,8 @@ from complementary.engine import give_memory_back
 from complementary.executors import Ended, Task
 from complementary.pack import together
 
+PATIENCE = 10.0  # seconds that a dismissed process has to end by itself
+
 
 def devices(device: str, workers: int | None, gpus_per_run: float | None) -> list[str]:
     """One device name per worker: cards in turn, ``gpus_per_run`` of one each; or the CPU, one worker per core."""
@@ -65,7 +67,10 @@ class LocalExecutor:
         return [ended for pipe in connection.wait(list(busy), seconds) for ended in busy[pipe].listen()]
 
     def close(self) -> None:
-        """Kill all processes; what they wrote is whole, since every file is replaced in one step."""
+        """End processes that have nothing to do, kill the others: what they wrote is whole, since every file is
+        replaced in one step."""
+        for worker in self._crew:
+            worker.dismiss()
         for worker in self._crew:
             worker.stop()
 
@@ -142,9 +147,16 @@ class _Worker:
         deaths = {key: given.deaths for key, given in self.tasks.items() if given.deaths > self._retries}
         return [Ended(key, lost=f"Its process died {_times(n)}, at last by {cause}.") for key, n in deaths.items()]
 
+    def dismiss(self) -> None:
+        """Let an idle process go; one that is killed would leave what torch's compiler has to tidy up."""
+        if self._process is not None and not self.tasks:
+            self.pipe.close()
+
     def stop(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process, if there is one; after it was dismissed, once it has had its time."""
         if self._process is not None:
+            if self.pipe.closed:
+                self._process.join(PATIENCE)
             self._process.kill()
             self._process.join()
             self._process = None

@@ -51,7 +51,7 @@ def _markdown(found: Sequence[Table]) -> str:
 
 
 def _overview(results: Results, stores: Sequence[Path], amount: Amount) -> str:
-    devices = sorted({str(row["device"]) for row in results.rows if row.get("device")})
+    devices = sorted({str(row["device"]).partition(" (")[0] for row in results.rows if row.get("device")})
     spent = sum(row.get("train_seconds") or 0.0 for row in results.rows) / 3600
     first = f"{len(results.rows)} runs" + (
         f" on {', '.join(devices)}, {spent:.1f} hours of training." if devices else "."
@@ -203,7 +203,9 @@ def _claims(results: Results) -> str:
 
 def _rules(results: Results) -> str:
     rules = [(claim.id, judge(claim, results, "ours").rule) for claim in published.claims()]
-    return "Holds if: " + "; ".join(f"{id}: {rule}" for id, rule in rules if rule) + ".\n"
+    firm = f"{published.claim('P21').value} seeds or {published.claim('P18').value} epochs"
+    said = "; ".join(f"{id}: {rule}" for id, rule in rules if rule)
+    return f"*So far*: from fewer than the published {firm}. Holds if: {said}.\n"
 
 
 # --- tables -------------------------------------------------------------------------------------------
