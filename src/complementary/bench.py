@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from complementary import bench_parts, bench_reference, bench_training
+from complementary import bench_parts, bench_reference, bench_stacked, bench_training
 from complementary.bench_report import text
 from complementary.bench_setting import CPU, GPU, QUICK, Row, Scale, Setting, held_memory, release_memory
 from complementary.checkpoint import write_bytes
@@ -43,6 +43,7 @@ SECTIONS: dict[str, Section] = {  # the most important first
     "stages": Section(bench_training.stages, "milliseconds of load, mix, forward + backward, optimiser, evaluation"),
     "simsiam": Section(bench_training.simsiam, "views/s of SimSiam"),
     "packing": Section(bench_training.packing, "several trainings on one card", ("cuda",)),
+    "stacking": Section(bench_stacked.stacking, "several networks as one, by grouped convolutions", ("cuda",)),
     "no-max-pool": Section(bench_training.no_max_pool, "images/s of resnet18 without its max-pool", ("cuda",)),
     "kmeans": Section(bench_parts.kmeans, "k-means, beside scikit-learn's"),
     "labels": Section(bench_parts.label_generation, "drawing a million labels"),

@@ -60,6 +60,17 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
         "Several trainings at once",
         [NETWORK, ("trainings", _cell("trainings")), PER_SECOND, ("against one", _cell("times_alone", _times))],
     ),
+    "stacking": (
+        "Several networks as one (forward and backward pass)",
+        [
+            NETWORK,
+            ("networks", _cell("trainings")),
+            ("how", _cell("how")),
+            PER_SECOND,
+            MS,
+            ("against one after the other", _cell("times_apart", _times)),
+        ],
+    ),
     "no-max-pool": ("A training step without the max-pool", STEPS),
     "kmeans": (
         "k-means",

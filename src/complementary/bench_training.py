@@ -150,7 +150,7 @@ def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
         return lambda index, random: mixed(trainer, x, excluded, index, random)[0]
 
     def learn(index: Tensor, random: torch.Generator) -> Tensor:
-        return _forward_backward(icm, x, excluded)
+        return forward_backward(icm, x, excluded)
 
     def update(index: Tensor, random: torch.Generator) -> Tensor:
         icm.optimiser.step()
@@ -170,7 +170,8 @@ def mixed(
     return result
 
 
-def _forward_backward(trainer: Trainer, x: Tensor, excluded: Tensor) -> Tensor:
+def forward_backward(trainer: Trainer, x: Tensor, excluded: Tensor) -> Tensor:
+    """What a step does between mixing and update: x [B, ...], excluded [B, K] -> the loss; gradients are left."""
     trainer.model.train()
     with trainer.engine.autocast():
         logits = trainer.forward(trainer.model, x)
