@@ -21,6 +21,7 @@ from complementary.losses import LOSSES
 from complementary.pretrain import PretrainConfig, Pretrainer, pretrain
 from complementary.problem import prepare
 from complementary.ranks import ALONE, Team, joined, local_device
+from complementary.refine import Refiner
 from complementary.rng import generator
 from complementary.runner import run, start
 from complementary.train import Trainer
@@ -286,6 +287,34 @@ def test_a_checkpoint_is_for_as_many_processes():
     tensors, record = alone.state()
     del record["processes"]  # as it was before there could be several
     alone.restore(tensors, record)
+
+
+@pytest.mark.parametrize("count", [7, 8])
+def test_rows_of_both_are_gathered_each_at_its_place(in_two, count):
+    rows = torch.arange(3.0 * count).view(count, 3)
+    found = in_two(lambda team: team.gathered(rows[team.part()], count))
+    assert all(torch.equal(one, rows) for one in found)
+    assert ALONE.gathered(rows, count) is rows
+
+
+@pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
+def test_refining_in_two_processes_resumes_to_the_same_bytes(in_two, tmp_path, holdout):
+    """With an odd number of examples, and an even one: each process has its own part of the beliefs."""
+    config = configure(inputs="features", encoder="random", mix="none", epochs=1, refine=3, batch=256, holdout=holdout)
+
+    def cut(job):
+        if isinstance(job, Refiner) and (job.epoch, job.step_in_epoch) == (1, 3):
+            raise InterruptedError
+
+    def interrupted(team):
+        with pytest.raises((InterruptedError, UserError)):
+            run(config, tmp_path / "cut", device="cpu", team=team, checkpoint_seconds=0, progress=cut)
+
+    in_two(lambda team: run(config, tmp_path / "whole", device="cpu", team=team) and None)
+    in_two(interrupted)
+    assert checkpoint.read(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
+    in_two(lambda team: run(config, tmp_path / "cut", device="cpu", team=team, resume=True) and None)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 def test_without_torchrun_there_is_nothing_of_it():

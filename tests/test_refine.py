@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from complementary import ComplementaryClassifier, data, predict, runner, transitions
 from complementary.config import configure
+from complementary.encoders.weights import load_named
 from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.folder import loop
@@ -33,7 +34,7 @@ def test_the_posterior_is_bayes_rule_written_out(classes, most, seed):
     found = posterior(torch.from_numpy(predicted).float(), torch.from_numpy(excluded), torch.from_numpy(matrix))
     for row, labels, belief in zip(predicted, excluded, found, strict=True):
         slow = [
-            max(row[y], 1e-6) * np.prod([max(matrix[y, k], 1e-6) for k in np.flatnonzero(labels)])
+            max(row[y], 1e-6) * np.prod([max(matrix[y, k], 1e-12) for k in np.flatnonzero(labels)])
             for y in range(classes)
         ]
         torch.testing.assert_close(belief.double(), torch.tensor(slow) / sum(slow), rtol=1e-4, atol=1e-6)
@@ -44,7 +45,7 @@ def test_a_label_that_is_never_wrong_leaves_its_class_with_nothing():
     excluded = torch.tensor([[1, 0, 0], [1, 0, 0]], dtype=torch.uint8)
     found = posterior(predicted, excluded, transitions.uniform(3))
     torch.testing.assert_close(found[0], torch.tensor([0.0, 2 / 3, 1 / 3]), atol=1e-5, rtol=0)
-    assert bool(torch.isfinite(found).all()), "even where the prediction is sure of what cannot be"
+    torch.testing.assert_close(found[1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)  # sure of what cannot be
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -58,6 +59,13 @@ def test_the_loss_is_the_complementary_one_and_the_cross_entropy(name):
     found = with_beliefs(LOSSES[name])(logits, torch.cat([excluded, belief], 1), matrix)
     usual = torch.nn.functional.cross_entropy(logits, belief, reduction="none")
     torch.testing.assert_close(found, LOSSES[name](logits, excluded, matrix) + usual)
+
+
+def test_beliefs_that_were_joined_count_as_a_distribution():
+    logits, excluded, joined = torch.randn(2, 3), torch.zeros(2, 3), torch.tensor([[1.0, 0.6, 0.0], [0.0, 0.0, 0.0]])
+    found = with_beliefs(LOSSES["s-nl"])(logits, torch.cat([excluded, joined], 1), None)
+    usual = torch.nn.functional.cross_entropy(logits[:1], joined[:1] / 1.6)
+    torch.testing.assert_close(found, torch.stack([usual, torch.zeros(())]))
 
 
 # --- the training -------------------------------------------------------------------------------------
@@ -127,8 +135,8 @@ def test_beliefs_are_mixed_as_the_labels_are(mix):
 def test_it_makes_a_weak_classifier_better():
     config = configure(REFINE, encoder="simsiam", pretrain_epochs=20, epochs=30, refine=40, refine_lr=1e-3, batch=64)
     result = run(config, device="cpu")
-    assert result["before_refining"]["accuracy_selected"] > 0.5
-    assert result["accuracy_last"] > result["before_refining"]["accuracy_last"] + 0.02
+    assert result["accuracy_selected_before_refining"] > 0.5
+    assert result["accuracy_last"] > result["accuracy_last_before_refining"] + 0.02
 
 
 @pytest.mark.gpu
@@ -156,7 +164,7 @@ def test_it_resumes_exactly(tmp_path, stop):
 
     def interrupt(job):
         nonlocal steps
-        steps += 1
+        steps += isinstance(job, Refiner)
         if steps == stop:
             raise InterruptedError
 
@@ -198,12 +206,34 @@ def test_the_estimator_refines_too():
     assert model.predict_proba(images[:3]).shape == (3, 10)
 
 
+def test_progress_tells_the_first_training_from_the_second():
+    seen = []
+    run(REFINE, device="cpu", progress=lambda job: seen.append((job.stage, type(job).__name__, job.epochs)))
+    assert list(dict.fromkeys(seen)) == [("on features, ", "Trainer", 2), ("", "Refiner", 2)]
+
+
+def test_a_refined_network_serves_as_an_encoder(tmp_path):
+    run(REFINE, tmp_path / "run", device="cpu")
+    found = load_named(f"file:{tmp_path / 'run' / 'last.safetensors'}", (1, 8, 8))
+    assert found.kind == "cnn"
+
+
 # --- bad input ----------------------------------------------------------------------------------------
 
 
 def test_refining_needs_features():
     with pytest.raises(UserError, match=r"Refining \(--refine\) begins with a classifier on features; add --inputs"):
         configure(refine=3)
+
+
+def test_what_is_wrong_with_the_pictures_is_said_before_anything_is_trained():
+    with pytest.raises(UserError, match="The crop padding is 9, but the pictures are only 8 x 8"):
+        run(configure(REFINE, padding=9), device="cpu", progress=lambda job: pytest.fail("trained"))
+
+
+def test_a_rate_that_is_too_high_is_named():
+    with pytest.raises(UserError, match="Try a lower --refine-lr, and look"):
+        run(configure(REFINE, refine_lr=1e30), device="cpu")
 
 
 @pytest.mark.parametrize(("name", "value"), [("refine", -1), ("refine_lr", 0.0)])

@@ -305,6 +305,21 @@ def test_status_of_a_folder_without_a_sweep(tmp_path):
             read_status(tmp_path)
 
 
+def test_a_cell_that_refines_is_measured_by_its_refining(folder, quick):
+    """The epochs of its metrics are those of the refining, and it is no measure for other cells."""
+    refined = configure(quick, inputs="features", encoder="random", mix="none", epochs=2, refine=40)
+    grid = [*cells(refined, seed=[0]), *cells(configure(quick, mix="none"), seed=[0, 1])]
+    with claimed(folder):
+        Sweep(grid[1:2], folder, Here()).run()
+    Sweep(grid, folder, Here())._write_plan()
+    folder.write_note(grid[1].key, seconds=3.0)
+    folder.run(grid[0].key).mkdir()
+    (folder.run(grid[0].key) / "metrics.jsonl").write_text(10 * "{}\n")
+    cell, _, other = read_status(folder.root).cells
+    assert (cell.epochs, cell.share) == (40, 0.25)
+    assert cell.likeness()[1] != other.likeness()[1]
+
+
 def test_likes_are_judged_by_their_likes(folder, quick):
     """A cell of another mixer takes another time per epoch."""
     grid = [*cells(quick, mix=["none", "icm"]), *cells(configure(quick, seed=1), mix=["none", "icm"])]

@@ -88,8 +88,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
         _warn_of_unnamed(excluded)
         with _as_keywords():
-            trainer = start(self._sized(len(inputs)), self.device, dataset)
-            loop(trainer, progress=_teller() if self.verbose else None)
+            progress = _teller() if self.verbose else None
+            trainer = start(self._sized(len(inputs)), self.device, dataset, progress=progress)
+            loop(trainer, progress=progress)
         if trainer.selected:
             trainer.model.load_state_dict(trainer.selected)
         self.trainer_: Trainer = trainer
@@ -184,7 +185,7 @@ def _teller(every: float = 2.0) -> Callable[[Trainer], None]:
         if trainer.step_in_epoch == 0 and pace.due(anyway=trainer.done):
             row = trainer.history[-1]
             figures = [f"{name} {row[name]:.3f}" for name in ("loss", "scel") if name in row]
-            to_stderr(f"epoch {trainer.epoch}/{trainer.epochs}: {', '.join(figures)}")
+            to_stderr(f"{trainer.stage}epoch {trainer.epoch}/{trainer.epochs}: {', '.join(figures)}")
 
     return tell
 

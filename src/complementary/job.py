@@ -30,6 +30,8 @@ class Job(ABC):
     ``batch`` and ``examples`` count those of all processes of the ``team``; each has its share of both.
     """
 
+    stage = ""  # said before the epochs of a training that only prepares another
+    rate_option = "--lr"  # what to lower if the loss turns infinite
     feed: Feed = Resident(Rows(torch.empty(0)))  # what gives a step its raw examples; a subclass sets it, if it likes
 
     def __init__(
@@ -154,8 +156,8 @@ class Job(ABC):
         epoch, step = divmod(place, self.steps_per_epoch)
         raise UserError(
             f"The loss turned NaN or infinite at epoch {epoch + 1}, step {step + 1} (step {place + 1} in all). "
-            "Training was stopped; the last good checkpoint, if one was written, is kept. Try a lower --lr, and look "
-            "for extreme values in the data."
+            "Training was stopped; the last good checkpoint, if one was written, is kept. Try a lower "
+            f"{self.rate_option}, and look for extreme values in the data."
         )
 
     def feed_of(self, rows: Rows, streamed: bool) -> Feed:

@@ -79,6 +79,15 @@ class Team:
         self._sum(said)
         return said.to(value.device)
 
+    def gathered(self, own: Tensor, count: int) -> Tensor:
+        """The rows of all processes, ``count`` in all, each at its place; ``own`` [n, ...]: those of `part`."""
+        if self.size == 1:
+            return own
+        whole = torch.zeros(count, *own.shape[1:], dtype=own.dtype, device=self.device)
+        whole[self.part()] = own.to(self.device)
+        self._sum(whole)
+        return whole.to(own.device)
+
     def meet(self) -> None:
         """Wait for all the others."""
         self.told(torch.zeros(1))

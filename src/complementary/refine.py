@@ -28,29 +28,38 @@ KEPT = 0.95  # share of the earlier predictions that the end of an epoch leaves 
 
 
 class Refiner(Trainer):
-    """An encoder and its last layer in training. ``before``: figures of the classifier that the beliefs come from."""
+    """An encoder and its last layer in training. ``problem``: of pictures; nothing is believed before `begin`.
+
+    predicted float [N, K]: probabilities for the training examples of all processes; belief [n, K]: for its own ones.
+    """
+
+    rate_option = "--refine-lr"
 
     def __init__(
         self,
         config: Config,
         problem: Problem,
         lens: Lens,
-        predicted: Tensor,
         device: str | torch.device | Engine,
         team: Team = ALONE,
-        before: dict[str, Any] | None = None,
     ) -> None:
-        """``problem``: of pictures. ``predicted`` float [N, K]: probabilities for each of its training examples."""
-        t, self.lens, self.before, self.kept = config.training, lens, before, KEPT
+        t, self.lens, self.kept = config.training, lens, KEPT
         policy = "randaugment" if t.policy == "none" else t.policy
         super().__init__(configure(config, epochs=t.refine, lr=t.refine_lr, policy=policy), problem, device, team)
         self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
         for group in self.optimiser.param_groups:  # a tensor on a GPU, so that a captured step sees it change
             group["lr"] = torch.tensor(self.lr, device=self.device) if self.device.type == "cuda" else self.lr
         self.loss = self.engine.compiled(with_beliefs(LOSSES[t.loss]))
-        self.predicted = predicted[team.part()].to(self.device, torch.float32)
+        self.predicted = torch.full((self.examples, len(problem.classes)), 1 / len(problem.classes), device=self.device)
         self.belief = self._believe()
+        self.before: dict[str, Any] = {}
         self.train_logits = self._train_logits if self.streamed else self.capture(self._train_logits)
+
+    def begin(self, predicted: Tensor, before: dict[str, Any]) -> None:
+        """Believe ``predicted`` [N, K] of a classifier on features; ``before``: its accuracies, for the result."""
+        self.predicted.copy_(predicted)
+        self.belief.copy_(self._believe())
+        self.before = before
 
     def network(self) -> models.Network:
         """The encoder, with a new last layer."""
@@ -78,13 +87,14 @@ class Refiner(Trainer):
         """Let predictions and beliefs follow the network."""
         super().open_epoch()
         if self.epoch > 0:
-            self.predicted.lerp_(self.train_logits().softmax(1), 1 - self.kept)
+            own = self.predicted[self.team.part()].lerp(self.train_logits().softmax(1), 1 - self.kept)
+            self.predicted.copy_(self.team.gathered(own, self.examples))
             self.belief.copy_(self._believe())
 
     # --- around it --------------------------------------------------------------------------------
 
     def _believe(self) -> Tensor:
-        return posterior(self.predicted, self.problem.excluded, self.problem.transition)
+        return posterior(self.predicted[self.team.part()], self.problem.excluded, self.problem.transition)
 
     def _train_logits(self) -> Tensor:
         return self.logits(self.problem.train)
@@ -106,21 +116,24 @@ class Refiner(Trainer):
 def posterior(predicted: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """Bayes' rule: probabilities [N, K] of the classes, excluded [N, K], transition [K, K] -> probabilities [N, K].
 
-    Each label that an example carries multiplies the classes by how likely they give that label. Where labels are
-    never wrong, the excluded classes are left with next to nothing.
+    Each label that an example carries multiplies the classes by how likely they give that label, as if labels were
+    drawn independently. Where they are never wrong, the excluded classes are left with next to nothing.
     """
-    likely = transition.to(predicted.device, torch.float32).clamp_min(1e-6).log()
+    likely = transition.to(predicted.device, torch.float32).clamp_min(1e-12).log()
     with torch.autocast(predicted.device.type, enabled=False):  # else the product would be bfloat16
         return (predicted.clamp_min(1e-6).log() + excluded.float() @ likely.T).softmax(1)
 
 
 @functools.cache
 def with_beliefs(loss: Loss) -> Loss:
-    """The complementary ``loss`` and the cross-entropy to what is believed, added; labels are both, [B, 2 K]."""
+    """The complementary ``loss`` and the cross-entropy to what is believed, added; labels are both, [B, 2 K].
+
+    Beliefs that were joined (``share="hard-label"``) become a distribution again.
+    """
 
     def both(logits: Tensor, labels: Tensor, transition: Tensor | None = None) -> Tensor:
         excluded, belief = labels[:, : logits.shape[1]], labels[:, logits.shape[1] :]
-        cross_entropy = -(belief * logits.float().log_softmax(1)).sum(1)
-        return loss(logits, excluded, transition) + cross_entropy
+        believed = belief / belief.sum(1, keepdim=True).clamp_min(1)
+        return loss(logits, excluded, transition) - (believed * logits.float().log_softmax(1)).sum(1)
 
     return both

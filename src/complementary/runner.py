@@ -47,17 +47,18 @@ def run(
     """Train as ``config`` says and return the result (the content of result.json).
 
     ``out``: the run's folder; None keeps everything in memory. ``resume``: go on with the run that is
-    there. ``progress`` is called after every step. ``dataset``: use this one, whatever the configuration
-    names. ``team``: the processes that share the work; those that do not lead return nothing.
+    there. ``progress`` is called after every step, also of a first training (see `start`). ``dataset``: use this one,
+    whatever the configuration names. ``team``: the processes that share the work; only the one that leads returns
+    something.
     """
     if out is None:
-        trainer = start(config, device, dataset, team)
+        trainer = start(config, device, dataset, team, progress)
         loop(trainer, progress=progress)
         return summarise(trainer)
     return carry_out(
         Path(out),
         config,
-        lambda: start(config, device, dataset, team),
+        lambda: start(config, device, dataset, team, progress),
         _close,
         resume=resume,
         checkpoint_seconds=checkpoint_seconds,
@@ -66,43 +67,57 @@ def run(
     )
 
 
-def start(config: Config, device: str | Engine = "auto", dataset: Dataset | None = None, team: Team = ALONE) -> Trainer:
-    """Prepare data and network; nothing is trained yet but what estimating a transition matrix takes."""
+def start(
+    config: Config,
+    device: str | Engine = "auto",
+    dataset: Dataset | None = None,
+    team: Team = ALONE,
+    progress: Progress | None = None,
+) -> Trainer:
+    """Prepare data and network. Trained is only what comes first: to estimate a transition matrix, and on features
+    before their encoder is refined; a run that is resumed repeats that."""
     engine = Engine.of(device)
     problem = prepare(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
-        problem = _with_estimate(config, problem, engine, team)
-    if config.training.refine:
-        return _refiner(config, problem, dataset, engine, team)
-    return Trainer(config, problem, engine, team)
+        problem = _with_estimate(config, problem, engine, team, progress)
+    if not config.training.refine:
+        return Trainer(config, problem, engine, team)
+    refiner = _refiner(config, problem, dataset, engine, team)  # says what is wrong before anything is trained
+    first = _trained(config, problem, engine, team, "on features, ", progress)
+    if first.selected:
+        first.model.load_state_dict(first.selected)
+    refiner.begin(team.told(_predictions(first, problem)), accuracies(first.history))
+    return refiner
 
 
-def _with_estimate(config: Config, problem: Problem, engine: Engine, team: Team) -> Problem:
+def _with_estimate(
+    config: Config, problem: Problem, engine: Engine, team: Team, progress: Progress | None = None
+) -> Problem:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
-    first = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    trainer = Trainer(_plain(first), problem, engine, team)
-    loop(trainer)
-    matrix = team.told(transitions.estimate_transition(_predictions(trainer, problem), problem.excluded))
+    plain = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    first = _trained(plain, problem, engine, team, "for the matrix, ", progress)
+    matrix = team.told(transitions.estimate_transition(_predictions(first, problem), problem.excluded))
     return dataclasses.replace(problem, transition=matrix, loss_transition=matrix)
 
 
 def _refiner(config: Config, problem: Problem, dataset: Dataset | None, engine: Engine, team: Team) -> Refiner:
-    """Train on the features, then get ready to refine what made them."""
-    trainer = Trainer(_plain(config), problem, engine, team)
-    loop(trainer)
-    if trainer.selected:
-        trainer.model.load_state_dict(trainer.selected)
-    predicted = team.told(_predictions(trainer, problem))
+    """What refines the encoder of ``problem``, on the same examples as pictures."""
     assert problem.lens is not None  # the configuration says so
     pictures = prepare(configure(config, inputs="raw", refine=0), dataset, str(engine.device))
     matrices: dict[str, Any] = {"transition": problem.transition, "loss_transition": problem.loss_transition}
-    pictures = dataclasses.replace(pictures, **matrices)
-    return Refiner(config, pictures, problem.lens, predicted, engine, team, accuracies(trainer.history))
+    return Refiner(config, dataclasses.replace(pictures, **matrices), problem.lens, engine, team)
 
 
-def _plain(config: Config) -> Config:
-    """The part of a configuration that concerns a first training: none of what follows it."""
-    return configure(config, refine=0, policy="none") if config.training.refine else config
+def _trained(
+    config: Config, problem: Problem, engine: Engine, team: Team, stage: str, progress: Progress | None
+) -> Trainer:
+    """A training that comes first, at its end."""
+    if config.training.refine:
+        config = configure(config, refine=0, policy="none")
+    trainer = Trainer(config, problem, engine, team)
+    trainer.stage = stage
+    loop(trainer, progress=progress)
+    return trainer
 
 
 def _predictions(trainer: Trainer, problem: Problem) -> Tensor:
@@ -143,7 +158,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
     known = "accuracy" in last
     return {
         **accuracies(history),
-        **({"before_refining": trainer.before} if isinstance(trainer, Refiner) else {}),
+        **(_before(trainer.before) if isinstance(trainer, Refiner) else {}),
         **({f"{k}_last": v for k, v in _by_class(last, facts).items()} if known else {}),
         **({f"{k}_selected": v for k, v in _by_class(selected, facts).items()} if known and selected else {}),
         "noise_ratio": facts.pop("oracle_noise_ratio", None),
@@ -157,6 +172,10 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.engine.precision,
         "versions": versions(),
     }
+
+
+def _before(first: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}_before_refining": first.get(name) for name in ("accuracy_last", "accuracy_selected")}
 
 
 def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,13 +26,14 @@ class CellStatus:
 
     @property
     def epochs(self) -> int:
-        """All epochs of the cell."""
-        return int(self.config["training"]["epochs"])
+        """All epochs of the cell that its metrics count."""
+        return _epochs(self.config)
 
     def likeness(self) -> list[tuple[Any, ...]]:
         """What cells of about the same speed have in common, from very much to nothing."""
         c = self.config
-        work = (c["source"]["data"], c["source"]["long_tail"], c["network"]["model"], c["training"]["batch"])
+        refines = c["training"].get("refine", 0) > 0
+        work = (c["source"]["data"], c["source"]["long_tail"], c["network"]["model"], c["training"]["batch"], refines)
         return [(*work, c["mixing"]["mix"]), work, ()]
 
 
@@ -95,4 +96,8 @@ def _share(run: Path, config: dict[str, Any]) -> float:
         epochs = (run / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
         return 0.0
-    return min(1.0, epochs / int(config["training"]["epochs"]))
+    return min(1.0, epochs / _epochs(config))
+
+
+def _epochs(config: dict[str, Any]) -> int:
+    return int(config["training"].get("refine", 0) or config["training"]["epochs"])

@@ -115,7 +115,7 @@ def _tell_epoch(job: Job, say: Callable[[str], None]) -> None:
     if job.step_in_epoch == 0 and job.history:
         row = job.history[-1]
         shown = [f"{name} {row[name]:.4f}" for name in ("loss", "scel", "accuracy") if row.get(name) is not None]
-        say(f"epoch {job.epoch}/{job.epochs} {' '.join(shown)}")
+        say(f"{job.stage}epoch {job.epoch}/{job.epochs} {' '.join(shown)}")
 
 
 def _sentence(log: Path, do: Callable[[Callable[[str], None]], None]) -> str:

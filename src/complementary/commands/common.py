@@ -148,7 +148,7 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
                 task,
                 total=job.epochs * job.steps_per_epoch,
                 completed=job.epoch * job.steps_per_epoch + job.step_in_epoch,
-                epoch=f"epoch {job.epoch}/{job.epochs}",
+                epoch=f"{job.stage}epoch {job.epoch}/{job.epochs}",
                 say=" · ".join(_figures(row, shown)),
             )
 
@@ -169,7 +169,7 @@ def _lines(shown: dict[str, str], console: Console) -> Callable[[Job], None]:
         place = f"epoch {job.epoch + 1}/{job.epochs}, step {inside} of {job.steps_per_epoch}" if inside else ""
         left = timedelta(seconds=round(job.seconds / steps * (job.epochs * job.steps_per_epoch - steps)))
         figures = _figures(job.history[-1], shown) if job.history else []
-        parts = [place or f"epoch {job.epoch}/{job.epochs}", *figures, f"about {left} left"]
+        parts = [job.stage + (place or f"epoch {job.epoch}/{job.epochs}"), *figures, f"about {left} left"]
         console.print(" · ".join(parts), soft_wrap=True)
 
     return show

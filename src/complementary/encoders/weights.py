@@ -56,7 +56,8 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
         raise UserError(f"{path} is not a state dict: it holds a {type(tensors).__name__}, not tensors by name.")
     if others := [k for k, v in tensors.items() if not isinstance(v, Tensor)]:
         raise UserError(f"{path} is not a state dict: {', '.join(others)} is no tensor; save the state dict by itself.")
-    body, _ = build_body("resnet18", shape, 0, record.get("max_pool", True))
+    kind = "cnn" if record.get("model") == "cnn" else "resnet18"
+    body, _ = build_body(kind, shape, 0, record.get("max_pool", True))
     return _strictly(body, {k: v for k, v in tensors.items() if k not in IGNORED}, path)
 
 
