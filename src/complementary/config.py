@@ -148,9 +148,10 @@ class TrainConfig:
     flip: bool | None = None
     """Mirror pictures at random; None: where that keeps the class (not for digits)."""
     refine: int = field(default=0, metadata=LATER)
-    """With --inputs features: afterwards let the encoder learn too, for so many epochs, from what is believed."""
+    """With --inputs features: afterwards the encoder learns too, for so many epochs, from what was predicted so far
+    and the labels together (docs/encoders.md; randaugment, unless --policy says otherwise)."""
     refine_lr: float = field(default=3e-4, metadata=LATER)
-    """Its largest learning rate; it falls by a cosine."""
+    """The largest learning rate of --refine; it falls by a cosine."""
     policy: str = "none"
     """Stronger augmentation after crop and mirror: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
 

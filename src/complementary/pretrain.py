@@ -55,7 +55,8 @@ class PretrainConfig(Settings):
     max_pool: bool = True
     """resnet18: keep the max-pool, as the paper did."""
     start: str | None = field(default=None, metadata=LATER)
-    """Begin with the body of an encoder that is there, run:FOLDER or file:WEIGHTS, instead of a new one."""
+    """Begin with the body of an encoder that is there, run:FOLDER or file:WEIGHTS, instead of a new one; give a lower
+    --lr."""
     epochs: int = 800
     """Passes over the images."""
     batch: int = 512
