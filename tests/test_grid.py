@@ -46,6 +46,14 @@ def test_a_whole_number_is_a_float_where_one_is_meant(tmp_path):
     assert whole[0].key == point[0].key
 
 
+def test_a_cell_in_which_nothing_varies_has_a_name_too(tmp_path):
+    (cell,) = read(tmp_path, 'data = "digits"\nloss = "dm"\nmix = "icm"')
+    assert cell.name == "data=digits loss=dm mix=icm seed=0"
+    names = [cell.name for cell in read(tmp_path, "[[case]]\n[[case]]\nalpha = 0.2")]
+    assert all(names)
+    assert names[1] == "alpha=0.2"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

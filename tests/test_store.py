@@ -127,6 +127,39 @@ def test_the_index_can_be_kept_for_questions_of_ones_own(put, tmp_path):
     database.close()
 
 
+@pytest.mark.parametrize("what", ["text", "nothing", "folder", "database", "more tables", "other seal"])
+def test_nothing_but_an_index_is_replaced_by_one(put, tmp_path, what):
+    put("a.json", 0.1)
+    file, where = tmp_path / "precious", [tmp_path / "results"]
+    if what == "folder":
+        file.mkdir()
+    elif what in ("text", "nothing"):
+        file.write_text("lr = 0.1\n" if what == "text" else "")
+    elif what == "more tables":
+        read(where, file=file)
+    if what in ("database", "more tables", "other seal"):
+        database = sqlite3.connect(file)
+        database.execute("CREATE TABLE mine (thought)")
+        if what == "other seal":
+            database.execute("ALTER TABLE mine RENAME TO runs")
+            database.execute("CREATE TABLE about (name, value)")
+        database.commit()
+        database.close()
+    before = file.read_bytes() if file.is_file() else None
+    put("b.json", 0.2, seed=1)
+    with pytest.raises(UserError, match=r"precious is there already, and is not an index of runs but a"):
+        read(where, file=file)
+    assert (file.read_bytes() if file.is_file() else None) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache", "precious", "results"}  # no draft either
+
+
+def test_an_index_of_ones_own_choice_that_cannot_be_written_is_a_sentence(put, tmp_path):
+    put("a.json", 0.1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"all.sqlite cannot be written .*; choose another --index"):
+        read([tmp_path / "results"], file=tmp_path / "file" / "all.sqlite")
+
+
 # --- damage -------------------------------------------------------------------------------------------
 
 
@@ -168,6 +201,30 @@ def test_json_of_another_kind_is_passed_over_in_a_folder_but_not_by_name(put, tm
     assert read([tmp_path / "results"]) == [0.1]
     with pytest.raises(Foreign, match=r"encoder.json is not the result of a training run"):
         read([other])
+
+
+@pytest.mark.parametrize("content", ["{}", "[1, 2]", "null", '{"config": {}}'])
+@pytest.mark.parametrize("sweep", [True, False])
+def test_json_of_another_kind_is_damage_where_a_sweep_has_its_results(put, tmp_path, content, sweep, monkeypatch):
+    put("sweep/runs/0123456789abcdef/result.json", 0.1)
+    bad = put(f"sweep/runs/{'any-name' if sweep else 'fedcba9876543210'}/result.json", 0.2, seed=1)
+    bad.write_text(content)
+    if sweep:
+        (tmp_path / "results/sweep/sweep.json").write_text("{}")
+    for place in (tmp_path, bad.parent.parent, bad):
+        with pytest.raises(Damaged, match=r"result.json is damaged: it is whole JSON, but not the result of a train"):
+            read([place])
+    monkeypatch.chdir(bad.parent)
+    with pytest.raises(Damaged):
+        read(["result.json"])
+    assert read([tmp_path], skip_damaged=True) == [0.1]
+
+
+def test_a_result_json_of_another_kind_elsewhere_is_passed_over(put, tmp_path):
+    """Such as that of an encoder, which `cll pretrain` leaves in runs/ too."""
+    put("runs/digits-icm-0/result.json", 0.1)
+    put("runs/digits-simsiam-0/result.json", 0.2, seed=1).write_text('{"loss_last": 1}')
+    assert read([tmp_path]) == [0.1]
 
 
 def test_options_that_came_later_do_not_hide_that_a_configuration_was_changed(put):

@@ -1,5 +1,7 @@
 import dataclasses
+import itertools
 import json
+import shlex
 import statistics
 
 import pytest
@@ -44,10 +46,76 @@ def test_one_value_has_no_deviation_and_a_missing_one_is_blank(index):
 
 
 def test_it_does_not_average_over_what_was_not_named(index):
-    with pytest.raises(UserError, match=r"average over long_tail = 10, 2; alpha = 0.1, 0.4; choose by --where long_t"):
+    with pytest.raises(UserError, match=r"average over long_tail = 10, 2; alpha = 0.1, 0.4; choose by --where long_ta"):
         ask(index, Question({}, ("loss",), ("mix",)))
     with pytest.raises(UserError, match="average over mix = micm, none"):
         ask(index, Question(WHERE, ("loss",)))
+
+
+def refusal(index, question):
+    with pytest.raises(UserError) as problem:
+        ask(index, question)
+    return str(problem.value)
+
+
+def offered(index, question):
+    """The terms that a refusal offers."""
+    return shlex.split(refusal(index, question).partition("--where ")[2].partition(" (that keeps")[0])
+
+
+def test_a_refusal_offers_a_narrower_question_that_has_an_answer(index):
+    assert offered(index, Question({}, ("loss",), ("mix",))) == ["long_tail=10"]
+    assert offered(index, Question({"long_tail": [2.0, 10.0]}, ("loss",), ("mix",))) == ["long_tail=10"]
+    for question in (Question({}, ("loss",)), Question({"loss": ["dm"]}, (), ("seed",))):
+        where = parse_where(offered(index, question))
+        assert where.items() >= question.where.items()
+        assert len(where) == len(question.where) + 2  # one mixer, and one long tail with its alpha
+        ask(index, dataclasses.replace(question, where=where))
+
+
+def test_a_refusal_offers_as_few_rows_as_tell_all_apart(index):
+    said = refusal(index, Question({}, ("loss",)))
+    assert "or tell all runs apart by --rows loss long_tail mix (or --columns, --by)." in said
+    assert ask(index, Question({}, ("loss", "long_tail", "mix"))).groups
+
+
+@pytest.fixture
+def uneven(tmp_path, monkeypatch):
+    """Index runs of these options, each with the seeds 0 and 1."""
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "u").mkdir()
+
+    def make(*cells):
+        for number, (options, seed) in enumerate(itertools.product(cells, (0, 1))):
+            config = configure(**options, seed=seed)
+            content = {"accuracy_last": 0.5, "config": dataclasses.asdict(config), "config_hash": config.hash()}
+            (tmp_path / "u" / f"{number:02}.json").write_text(json.dumps(content))
+        return Index([tmp_path / "u"])
+
+    return make
+
+
+def test_the_narrower_question_keeps_many_runs_rather_than_being_the_shortest(uneven):
+    """One term (epochs=7) would do, but it keeps 2 runs only; two keep 8."""
+    common = [{"loss": loss, "mix": mix, "alpha": 0.3, "lr": 0.1} for loss in ("dm", "s-nl") for mix in ("icm", "none")]
+    odd = [{"alpha": 0.1, "lr": 0.1}, {"alpha": 0.3, "lr": 0.2}, {"alpha": 0.1, "lr": 0.2, "epochs": 7}]
+    with uneven(*common, *({"loss": "dm", "mix": "icm"} | options for options in odd)) as index:
+        question = Question({}, ("loss",), ("mix",))
+        assert sorted(offered(index, question)) == ["alpha=0.3", "lr=0.1"]
+        assert "(that keeps 8 of 14 runs)" in refusal(index, question)
+
+
+def test_the_narrower_question_can_be_pasted(uneven):
+    """What --where cannot hold is not offered; what a shell would break is quoted, and numbers are exact."""
+    with uneven({"data": "a,b.npz"}, {"data": "my set.npz"}) as index:
+        assert offered(index, Question({}, ("loss",))) == ["data=my set.npz"]
+    with uneven({"alpha": 0.12345678901}, {"alpha": 0.12345678902}) as index:
+        assert offered(index, Question({}, ("loss",))) == ["alpha=0.12345678901"]
+
+
+def test_where_nothing_can_be_offered_the_option_is_named(uneven):
+    with uneven({"data": "a,b.npz"}, {"data": "c,d.npz"}) as index:
+        assert "choose by --where data=..., or tell all" in refusal(index, Question({}, ("loss",)))
 
 
 def test_options_that_are_linked_to_a_named_one_need_no_name(index):

@@ -12,7 +12,7 @@ from complementary.executors import Ended
 from complementary.executors.local import LocalExecutor
 from complementary.grid import Cell
 from complementary.runner import run
-from complementary.status import read_status
+from complementary.status import Earlier, read_status
 from complementary.store import Index
 from complementary.sweep import Sweep, claimed
 from complementary.sweep_folder import SweepFolder
@@ -151,7 +151,37 @@ def test_a_damaged_result_is_a_failure_of_its_cell(folder, quick):
     grid = cells(quick, seed=[0])
     Sweep(grid, folder, Here()).run()
     folder.result(grid[0].key).write_text("{")
-    assert "is damaged: it is not whole JSON" in Sweep(grid, folder, Here()).run()[grid[0].key]
+    why = Sweep(grid, folder, Here()).run()[grid[0].key]
+    assert "is damaged: it is not whole JSON" in why
+    assert "--skip-damaged" not in why  # no option of a sweep, nor of its status
+
+
+@pytest.mark.parametrize("content", ["{}", "[1, 2]"])
+def test_whole_json_that_is_no_result_is_damage_for_the_sweep_and_its_status(folder, quick, content):
+    grid = cells(quick, seed=[0, 1])
+    Sweep(grid, folder, Here()).run()
+    folder.result(grid[1].key).write_text(content)
+    status = read_status(folder.root)
+    assert [cell.state for cell in status.cells] == ["done", "failed"]
+    assert "is damaged: it is whole JSON, but not the result" in status.cells[1].why
+    assert "delete it: then the same sweep makes it anew" in status.cells[1].why
+    assert "is damaged" in Sweep(grid, folder, Here()).run()[grid[1].key]
+    folder.result(grid[1].key).unlink()
+    assert Sweep(grid, folder, Here()).run()[grid[1].key] == ""
+
+
+def test_runs_of_an_earlier_grid_are_not_forgotten(folder, quick):
+    first, second = cells(quick, seed=[0, 1, 2]), cells(quick, lr=[1e-2])
+    Sweep(first, folder, Here()).run()
+    Sweep([*first, *second], folder, Here()).run()  # a grid that grew
+    assert read_status(folder.root).earlier == Earlier(0, 0, ())
+    Sweep(second, folder, Here()).run()
+    assert read_status(folder.root).earlier == Earlier(3, 0, ())
+    folder.result(first[0].key).unlink()
+    folder.result(first[1].key).write_text("{}")
+    earlier = read_status(folder.root).earlier
+    assert (earlier.finished, earlier.unfinished) == (1, 1)
+    assert f"{folder.result(first[1].key)} is damaged" in earlier.damaged[0]
 
 
 def test_a_result_of_an_earlier_version_counts(folder, quick):
@@ -216,11 +246,14 @@ class Assassin(LocalExecutor):
 
 def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(folder, quick, tmp_path):
     grid = cells(configure(quick, mix="none", epochs=60), seed=[0, 1])
-    executor = Assassin(folder, grid[:1], epochs=3)
+    executor, told = Assassin(folder, grid[:1], epochs=3), []
     try:
-        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02)).run()
+        tell = lambda *what: told.append(what)  # noqa: E731
+        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02), tell=tell).run()
     finally:
         executor.close()
+    assert told[1] == ("goes on", "seed=0", "Its process died by SIGKILL; a new one takes it up.", True)
+    assert len(told) == 5
     assert set(outcome.values()) == {""}
     log = folder.log(grid[0].key).read_text()
     assert f"process {executor.victim}," in log
@@ -240,7 +273,8 @@ def test_both_cells_of_a_killed_worker_are_resumed_to_the_same_bytes(folder, qui
     finally:
         executor.close()
     assert outcome == {cell.key: "" for cell in grid}
-    assert sorted(told) == sorted((what, cell.name) for what in ("starts", "done") for cell in grid)
+    usual = [(what, cell.name) for what in ("starts", "done") for cell in grid]
+    assert sorted(told) == sorted([*usual, *(("goes on", cell.name) for cell in grid[:2])])
     for cell in grid[:2]:
         log = folder.log(cell.key).read_text()
         assert log.count(f"process {executor.victim},") == 1
@@ -334,6 +368,12 @@ def test_likes_are_judged_by_their_likes(folder, quick):
     folder.write_plan(plan | {"workers": 2})
     assert read_status(folder.root).seconds_left() == pytest.approx(30.0)  # the longest alone takes that
     assert json.loads((folder.root / "sweep.json").read_text())["workers"] == 2
+
+
+def test_a_file_has_no_status(tmp_path):
+    (tmp_path / "g.toml").touch()
+    with pytest.raises(UserError, match=r"g.toml is a file, but a sweep is a folder; name the --out of the sweep"):
+        read_status(tmp_path / "g.toml")
 
 
 def test_the_folder_of_a_single_run_is_no_place_for_a_sweep(tmp_path):

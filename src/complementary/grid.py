@@ -22,10 +22,11 @@ from typing import Any
 
 from complementary.config import Config, configure
 from complementary.errors import UserError
-from complementary.settings import load_toml, options_of
+from complementary.settings import flat, load_toml, options_of
 
 HOMES = options_of(Config)
 SECTIONS = set(HOMES.values()) - {""}
+USUAL = ("data", "loss", "mix", "seed")  # the name of a cell in which nothing varies
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,16 @@ def make_grid(content: dict[str, Any]) -> list[Cell]:
     cells: dict[str, Cell] = {}
     for case, values, seed in itertools.product(cases, itertools.product(*axes.values()), seeds):
         varied = case | dict(zip(axes, values, strict=True)) | ({} if seed is None else {"seed": seed})
-        cell = Cell(configure(base, **varied), " ".join(f"{name}={value}" for name, value in varied.items()))
+        config = configure(base, **varied)
+        cell = Cell(config, _name(varied or {name: flat(config)[name] for name in USUAL}))
         if cell.key in cells:
-            twin = cells[cell.key].name
-            raise UserError(f"two cells are the same ({twin or 'the base'}; {cell.name or 'the base'}); drop one.")
+            raise UserError(f"two cells are the same ({cells[cell.key].name}; {cell.name}); drop one.")
         cells[cell.key] = cell
     return list(cells.values())
+
+
+def _name(options: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in options.items())
 
 
 def _base(content: dict[str, Any]) -> dict[str, Any]:

@@ -38,12 +38,25 @@ class CellStatus:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """Runs of earlier grids: how many are finished and how many not, and a sentence for each damaged result."""
+
+    finished: int
+    unfinished: int
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Status:
-    """A whole sweep; ``alive``: a process is at it right now; ``workers``: how many cells run at once."""
+    """A whole sweep; ``alive``: a process is at it right now; ``workers``: how many cells run at once.
+
+    ``earlier``: runs in this folder that are not cells of the grid that was started last.
+    """
 
     alive: bool
     workers: int
     cells: tuple[CellStatus, ...]
+    earlier: "Earlier"
 
     def count(self, state: State) -> int:
         """How many cells are in that state."""
@@ -75,7 +88,15 @@ def read_status(root: str | Path) -> Status:
     finished, sweep = folder.finished(), plan["sweep"] if alive else None
     cells = tuple(_look(folder, cell, finished.get(cell["key"]), sweep) for cell in plan["cells"])
     running = sum(cell.state == "running" for cell in cells)
-    return Status(alive, plan["workers"] or max(1, running), cells)
+    earlier = _look_for_earlier(folder, finished, {cell["key"] for cell in plan["cells"]})
+    return Status(alive, plan["workers"] or max(1, running), cells, earlier)
+
+
+def _look_for_earlier(folder: SweepFolder, finished: dict[str, Row | str], planned: set[str]) -> Earlier:
+    """What is in the folder besides the cells that are ``planned``; ``finished``: see `SweepFolder.finished`."""
+    others = [found for key, found in finished.items() if key not in planned]
+    damaged = tuple(found for found in others if isinstance(found, str))
+    return Earlier(len(others) - len(damaged), len(folder.unfinished() - planned), damaged)
 
 
 def _look(folder: SweepFolder, cell: dict[str, Any], finished: Row | str | None, sweep: str | None) -> CellStatus:

@@ -2,7 +2,7 @@
 
 Every finished run is one JSON file (result.json in its folder, or a copy under any name): they are the store. To answer
 questions they are read into an SQLite table, because that comes with Python. The table is a cache: it is made anew
-whenever a file changed, and may be deleted at any time.
+whenever a file changed, and may be deleted at any time. Only an index of our own is ever replaced by it.
 
     columns of ``runs``: every option by its flat name, every figure of the result, device, config_hash, path
 """
@@ -12,6 +12,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import types
 import typing
@@ -27,7 +28,9 @@ from complementary.errors import UserError
 from complementary.settings import later_options, options_of
 
 OPTIONS = tuple(options_of(Config))
-LAYOUT = 1
+LAYOUT = 2
+TABLES = {"runs", "about"}
+KEY = re.compile("[0-9a-f]{16}")  # the folder of a cell in a sweep
 Row = dict[str, Any]
 
 
@@ -42,10 +45,11 @@ SWITCHES = tuple(name for name in OPTIONS if bool in kinds(name))
 
 
 class Damaged(UserError):
-    """A file of the store is not what a run wrote."""
+    """A file of the store is not what a run wrote; ``fact`` says so without what to do."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} is damaged: {why}. Put back a good copy, delete it, or pass --skip-damaged.")
+        self.fact = f"{path} is damaged: {why}."
+        super().__init__(f"{self.fact} Put back a good copy, delete it, or pass --skip-damaged.")
 
 
 class Foreign(UserError):
@@ -84,6 +88,8 @@ def read_result(path: Path) -> dict[str, Any]:
         raise Damaged(path, f"it is not whole JSON ({problem})") from None
     stored = content.get("config") if isinstance(content, dict) else None
     if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict) or "config_hash" not in content:
+        if _is_of_sweep(path):
+            raise Damaged(path, "it is whole JSON, but not the result of a training run")
         raise Foreign(f"{path} is not the result of a training run; give a result.json, or a folder of runs.")
     config = _config(path, stored)
     known = set(OPTIONS) - set(_flat(stored)) <= set(later_options(Config))  # else it is of an earlier version
@@ -94,6 +100,13 @@ def read_result(path: Path) -> dict[str, Any]:
         raise Damaged(path, f"its accuracy_last is {accuracy}, but it must be a number or null")
     result: dict[str, Any] = content
     return result
+
+
+def _is_of_sweep(path: Path) -> bool:
+    """Whether this is the result of a cell, ``runs/KEY/result.json``: nothing else may stand there."""
+    cell = path.absolute().parent  # not resolved: runs may be a link to a larger disk
+    of_sweep = KEY.fullmatch(cell.name) or (cell.parent.parent / "sweep.json").exists()
+    return path.name == "result.json" and cell.parent.name == "runs" and bool(of_sweep)
 
 
 def _config(path: Path, stored: dict[str, Any]) -> Config:
@@ -130,14 +143,17 @@ class Index:
     """The runs among ``paths`` as a table; use it in a ``with`` block.
 
     ``repeated``: how many files held a configuration that another one had already given; of those the first
-    counts. ``skipped``: the sentences of damaged files, if ``skip_damaged`` let them pass.
+    counts. ``skipped``: the sentences of damaged files, if ``skip_damaged`` let them pass. ``file``: where to keep
+    the table, if not in the cache; what is there already must be such a table.
     """
 
     def __init__(self, paths: Sequence[str | Path], skip_damaged: bool = False, file: Path | None = None) -> None:
+        if file is not None:
+            _refuse_other(file)
         self._files = find(paths)
         self._named = {Path(p) for p in paths}
         self._skip = skip_damaged
-        self._database = self._open(file or _usual_file(paths, skip_damaged))
+        self._database = self._open(file or _usual_file(paths, skip_damaged), named=file is not None)
         about = dict(self._database.execute("SELECT name, value FROM about"))
         self.repeated, self.skipped = int(about["repeated"]), list[str](json.loads(about["skipped"]))
         self.columns = [row[1] for row in self._database.execute("PRAGMA table_info(runs)")]
@@ -159,8 +175,11 @@ class Index:
         found = self._database.execute(f"SELECT * FROM runs WHERE {' AND '.join(terms)} ORDER BY rowid", values)
         return [_with_switches(dict(zip(self.columns, row, strict=True))) for row in found]
 
-    def _open(self, file: Path) -> sqlite3.Connection:
-        """The table in ``file`` if it is up to date, else a new one, put there if that is possible."""
+    def _open(self, file: Path, named: bool) -> sqlite3.Connection:
+        """The table in ``file`` if it is up to date, else a new one, put there if that is possible.
+
+        ``named``: the user wants it there. Otherwise a cache that cannot be written costs only time.
+        """
         seal = self._seal()
         with contextlib.suppress(sqlite3.Error):
             if file.exists():
@@ -171,7 +190,11 @@ class Index:
                 database.close()
         database = sqlite3.connect(":memory:")
         self._fill(database, seal)
-        _keep(database, file)
+        try:
+            _keep(database, file)
+        except (OSError, sqlite3.Error) as problem:
+            if named:
+                raise UserError(f"The index {file} cannot be written ({problem}); choose another --index.") from None
         return database
 
     def _seal(self) -> str:
@@ -224,11 +247,40 @@ def _usual_file(paths: Sequence[str | Path], skip: bool) -> Path:
     return cache_root() / "index" / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.sqlite"
 
 
+def _refuse_other(file: Path) -> None:
+    """Raise if there is something else than an index of ours, which would be lost."""
+    if not file.exists():
+        return
+    found = "a folder" if file.is_dir() else _tables(file)
+    if found != TABLES:
+        said = found if isinstance(found, str) else f"a database with the tables {', '.join(sorted(found)) or '(none)'}"
+        raise UserError(
+            f"--index {file} is there already, and is not an index of runs but {said}; it was left as it is. Name a "
+            "new file, such as all.sqlite, or move that one away."
+        )
+
+
+def _tables(file: Path) -> set[str] | str:
+    """The tables and views of a database, or what the file is otherwise; it is only looked at."""
+    if not file.is_file() or not (size := file.stat().st_size):
+        return "an empty file" if file.is_file() else "no plain file"
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type <> 'index'")}
+            if names == TABLES and not database.execute("SELECT 1 FROM about WHERE name = 'seal'").fetchone():
+                return "a database of another program"
+            return names
+    except sqlite3.DatabaseError as problem:
+        return f"a file of {size:,} bytes that SQLite cannot read ({problem})"
+
+
 def _keep(database: sqlite3.Connection, file: Path) -> None:
-    """Put a copy of the table into ``file``, in one step; a cache that cannot be written costs only time."""
+    """Put a copy of the table into ``file``, in one step."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError, sqlite3.Error):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
         with contextlib.closing(sqlite3.connect(draft)) as copy:
             database.backup(copy)
         draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """Questions to a table of runs: mean and standard deviation over seeds, by any options."""
 
+import shlex
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from complementary.errors import UserError, one_of
@@ -106,10 +108,8 @@ def ask(index: Index, question: Question) -> Answer:
     if not question.keys:
         varied = tuple(name for name in OPTIONS if name != "seed" and len({row[name] for row in rows}) > 1)
         question = Question(question.where, varied or ("loss", "mix"), (), (), question.value)
-    members: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        members.setdefault(tuple(row[key] for key in question.keys), []).append(row)
-    _refuse_mixtures(members.values(), question)
+    members = _members(rows, question)
+    _refuse_mixtures(rows, question)
     groups = [_group(question, keys, runs) for keys, runs in members.items()]
     groups.sort(key=lambda group: _ranks(question, question.keys, tuple(group.keys.values())))
     return Answer(question, groups)
@@ -126,22 +126,105 @@ def _chosen(index: Index, where: dict[str, list[Any]]) -> list[Row]:
     return rows
 
 
-def _refuse_mixtures(groups: Any, question: Question) -> None:
-    """Raise if runs of one group differ in more than their seed, naming every such option."""
-    loose = [name for name in OPTIONS if name != "seed" and name not in question.keys]
+def _members(rows: Sequence[Row], question: Question) -> dict[tuple[Any, ...], list[Row]]:
+    """The runs of each group."""
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        members.setdefault(tuple(row[key] for key in question.keys), []).append(row)
+    return members
+
+
+def _varied(rows: Sequence[Row], question: Question, among: Iterable[str] = OPTIONS) -> dict[str, set[Any]]:
+    """The options in which runs of one group differ, besides their seed, and the values that they have there."""
     varied: dict[str, set[Any]] = {}
-    for runs in groups:
-        for name in loose:
+    for runs in _members(rows, question).values():
+        for name in among:
             values = {row[name] for row in runs}
-            if len(values) > 1:
+            if len(values) > 1 and name != "seed":
                 varied.setdefault(name, set()).update(values)
-    if varied:
-        said = "; ".join(f"{name} = {_listed(values)}" for name, values in varied.items())
-        first = next(iter(varied))
-        raise UserError(
-            f"The rows average over {said}; choose by --where {first}=..., or tell them apart by --rows, --columns or "
-            f"--by {first}."
-        )
+    return varied
+
+
+def _refuse_mixtures(rows: Sequence[Row], question: Question) -> None:
+    """Raise if runs of one group differ in more than their seed, naming every such option and a way out."""
+    varied = _varied(rows, question)
+    if not varied:
+        return
+    said = "; ".join(f"{name} = {_listed(values)}" for name, values in varied.items())
+    choice, kept = f"--where {next(iter(varied))}=...", _narrowed(rows, question, tuple(varied))
+    terms = [_term(name, values) for name, values in (question.where | kept).items()]
+    if kept and None not in terms:
+        pasted = shlex.join(term for term in terms if term)
+        choice = f"--where {pasted} (that keeps {len(_that_have(rows, kept))} of {len(rows)} runs)"
+    apart = " ".join([*question.rows, *_telling(rows, question, tuple(varied))])
+    raise UserError(
+        f"The rows average over {said}; choose by {choice}, or tell all runs apart by --rows {apart} (or --columns, "
+        "--by)."
+    )
+
+
+def _telling(rows: Sequence[Row], question: Question, varied: tuple[str, ...]) -> list[str]:
+    """As few of the varied options as tell all mixtures apart; of those that go together, the first."""
+    needed = list(varied)
+    for name in reversed(varied):
+        fewer = [other for other in needed if other != name]
+        if not _varied(rows, replace(question, rows=(*question.rows, *fewer)), varied):
+            needed = fewer
+    return needed
+
+
+# --- a narrower question that has an answer -----------------------------------------------------------
+
+Choice = dict[str, list[Any]]  # further terms of a --where, with one value each
+TRIALS = 40  # first terms that are tried, from the one that keeps the most runs
+
+
+def _narrowed(rows: Sequence[Row], question: Question, varied: tuple[str, ...]) -> Choice:
+    """A short choice after which no group is a mixture; {} if none can be written.
+
+    Found greedily from many first terms: the shortest that keeps more than half as many runs as the best of them.
+    """
+    starts = [{name: [value]} for name, value in _commonest(rows, varied)[:TRIALS]]
+    found = [choice for start in starts if (choice := _completed(rows, question, start, varied))]
+    counts = [len(_that_have(rows, choice)) for choice in found]
+    ranked = [(len(found[i]), -count, i) for i, count in enumerate(counts) if 2 * count > max(counts)]
+    return found[min(ranked)[2]] if ranked else {}
+
+
+def _completed(rows: Sequence[Row], question: Question, choice: Choice, varied: tuple[str, ...]) -> Choice:
+    """The choice and as many further terms as it takes, without those that are not needed after all."""
+    while mixed := _varied(remaining := _that_have(rows, choice), question, varied):
+        terms = _commonest(remaining, tuple(mixed))
+        if not terms:
+            return {}
+        choice = choice | {terms[0][0]: [terms[0][1]]}
+    for name in list(choice):
+        fewer = {other: values for other, values in choice.items() if other != name}
+        if fewer and not _varied(_that_have(rows, fewer), question, varied):
+            choice = fewer
+    return choice
+
+
+def _commonest(rows: Sequence[Row], names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Options with a value that a --where can hold, from the one that most runs have."""
+    counts = Counter((name, row[name]) for name in names for row in rows)
+    return [pair for pair, _ in counts.most_common() if _term(pair[0], [pair[1]])]
+
+
+def _that_have(rows: Sequence[Row], choice: Choice) -> list[Row]:
+    return [row for row in rows if all(row[name] in values for name, values in choice.items())]
+
+
+def _term(name: str, values: list[Any]) -> str | None:
+    """``mix=icm,micm`` as `parse_where` reads it; None if it would read something else."""
+    shown = [
+        repr(value) if isinstance(value, float) and float(show(value)) != value else show(value) for value in values
+    ]
+    term = f"{name}={','.join(shown)}"
+    try:
+        return term if parse_where([term]) == {name: values} else None
+    except UserError:
+        return None
 
 
 def _group(question: Question, keys: tuple[Any, ...], runs: list[Row]) -> Group:

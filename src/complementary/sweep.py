@@ -21,9 +21,10 @@ from complementary.store import Row
 from complementary.sweep_folder import SweepFolder
 from complementary.work import How, RunCells, RunStage
 
-Happening = Literal["starts", "done", "failed", "found"]
+Happening = Literal["starts", "goes on", "done", "failed", "found"]
 Tell = Callable[[Happening, str, str, bool], None]
-"""Called with what happened, to whom (a name for people), the sentence of a failure, and whether it is a cell."""
+"""Called with what happened, to whom (a name for people), the sentence of a failure or of a worker's death, and
+whether it is a cell."""
 
 
 @contextmanager
@@ -58,6 +59,7 @@ class Sweep:
         self._stages: dict[str, str] = {}  # stages that ended -> "" or why they failed
         self._waiting: list[Unit] = []
         self._running: dict[str, Unit] = {}
+        executor.on_death = self._tell_of_death
 
     def run(self) -> dict[str, str]:
         """Run all that is left -> `outcome`. The folder must be `claimed`."""
@@ -109,6 +111,11 @@ class Sweep:
             for cell in unit.cells:
                 self.tell("starts", cell.name, "", True)
         self.executor.submit(Task(unit.key, work))
+
+    def _tell_of_death(self, key: str, why: str) -> None:
+        unit = self._running[key]
+        for name in [unit.stage.name] if unit.stage is not None else [cell.name for cell in unit.cells]:
+            self.tell("goes on", name, why, unit.stage is None)
 
     def _close(self, unit: Unit, ended: Ended) -> None:
         if unit.stage is not None:

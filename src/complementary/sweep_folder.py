@@ -16,7 +16,7 @@ from typing import Any
 
 from complementary.checkpoint import write_bytes
 from complementary.errors import UserError
-from complementary.store import Foreign, Row, row_of
+from complementary.store import Damaged, Row, row_of
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,14 @@ class SweepFolder:
             try:
                 row = row_of(path)
                 found[row["config_hash"][:16]] = row
-            except Foreign:
-                continue
-            except UserError as problem:
-                found.setdefault(path.parent.name, str(problem))
+            except Damaged as problem:
+                advice = "Put back a good copy, or delete it: then the same sweep makes it anew."
+                found.setdefault(path.parent.name, f"{problem.fact} {advice}")
         return found
+
+    def unfinished(self) -> set[str]:
+        """The keys of the cells that were begun, and have no result."""
+        return {run.name for run in (self.root / "runs").glob("*/") if not (run / "result.json").exists()}
 
     def log(self, key: str) -> Path:
         """What the workers of a cell or stage said."""
@@ -87,6 +90,8 @@ class SweepFolder:
     def plan(self) -> dict[str, Any]:
         """The content of sweep.json."""
         path = self.root / "sweep.json"
+        if self.root.is_file():
+            raise UserError(f"{self.root} is a file, but a sweep is a folder; name the --out of the sweep.")
         try:
             plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             plan["sweep"], plan["workers"], plan["cells"]

@@ -191,7 +191,7 @@ def shown(bar):
 
 
 def test_the_bar_says_where_the_job_is_and_how_it_goes(bar):
-    job = SimpleNamespace(epochs=4, steps_per_epoch=10, epoch=0, step_in_epoch=3, history=[])
+    job = SimpleNamespace(stage="", epochs=4, steps_per_epoch=10, epoch=0, step_in_epoch=3, history=[])
     with epochs_bar({"loss": "loss", "oracle_knn": "kNN (oracle)"}) as show:
         assert shown(bar[0])[1] == "preparing data"
         show(job)
@@ -205,7 +205,8 @@ def test_the_bar_says_where_the_job_is_and_how_it_goes(bar):
 
 def test_a_figure_that_is_not_known_is_not_shown(bar):
     """kNN without true labels is None."""
-    job = SimpleNamespace(epochs=1, steps_per_epoch=1, epoch=1, step_in_epoch=0, history=[{"loss": 1, "knn": None}])
+    known = {"stage": "", "history": [{"loss": 1, "knn": None}]}
+    job = SimpleNamespace(epochs=1, steps_per_epoch=1, epoch=1, step_in_epoch=0, **known)
     with epochs_bar({"loss": "loss", "knn": "kNN", "accuracy": "test"}) as show:
         show(job)
         assert shown(bar[0])[1] == "loss 1.000"

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from complementary import assignments, embed
+from complementary.commands.paper import USAGE
 from complementary.data import load
 from complementary.paper import noise
+from complementary.paper.studies import STUDIES
 from tests.paper.conftest import _digits_alphas, _own_cache, entry_of, fake, noisy, store, tiny  # noqa: F401
 
 SMALL = ("--epochs", 1, "--workers", 1)
@@ -13,8 +15,10 @@ CLUSTERS = (torch.arange(1437) % 10, 10, load("digits").train.inputs, {})
 
 
 def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):  # noqa: F811
-    status, said, error = cll("paper", "tiny", "--seeds", 1, *SMALL)
+    status, said, error = cll("paper", "tiny", "--seeds", 1, *SMALL, "--plot", "first.png")
     assert (status, error) == (0, "")
+    assert "s-nl, mlp, 1 epoch where the paper has 300): mean" in said
+    assert (tmp_path / "first.png").read_bytes().startswith(b"\x89PNG")
     assert "3 of 3 cells are done, 0 failed: runs/paper" in said
     assert "Digits (nowhere), protocol ours" in said
     assert said.count(" (1)") == 3 * 2
@@ -42,6 +46,14 @@ def test_a_study_is_run_shown_exported_and_put_on_the_page(cll, tiny, tmp_path):
     assert cll("paper", "page", "--out", "page.md", "--store", "results/paper") == (0, "page.md\n", "")
     assert "| tiny | nowhere | 3 | 3 of 3 | 2 | 1 | 1 of 3 | 0 to 1 | 1 |" in (tmp_path / "page.md").read_text()
     assert cll("paper", "page", "--out", "page.md", "--store", "results/paper", "--check")[0] == 0
+    drawn = ("paper", "page", "--out", "page.md", "--store", "results/paper", "--plots", "pictures/paper")
+    status, _, error = cll(*drawn, "--check")
+    assert (status, error.endswith("'cll paper page --out page.md --plots pictures/paper'.\n")) == (2, True)
+    assert not (tmp_path / "pictures").exists()
+    assert cll(*drawn)[0] == 0
+    assert sorted(path.name for path in (tmp_path / "pictures/paper").iterdir()) == ["tiny-ours.png", "tiny-paper.png"]
+    assert "|\n\n![Digits, protocol ours](pictures/paper/tiny-ours.png)\n" in (tmp_path / "page.md").read_text()
+    assert cll(*drawn, "--check")[0] == 0
 
 
 def test_noise_is_counted_without_any_training(cll, noisy, tmp_path, monkeypatch):  # noqa: F811
@@ -108,7 +120,8 @@ def test_the_list_and_the_help(cll):
     assert status == 0
     assert said.count("\n") == 4 + 24
     assert "Table_combined" in said
-    assert cll("paper", "--help")[0] == 0
+    assert cll("paper", "list", "--help")[1] == cll("paper", "--help")[1]
+    assert {"cll paper noise", "cll paper gradients"} <= {line[7:].partition(" [")[0] for line in USAGE.splitlines()}
     status, said, _ = cll("paper")
     assert (status, said.startswith("usage: cll paper list")) == (2, True)
 
@@ -137,6 +150,8 @@ def test_a_dry_run_lists_every_run_once_and_makes_none(cll, tmp_path):
         (("show", "main", "--store", "nowhere"), "cll paper: There is no store nowhere;"),
         (("show", "main", "--plot", "x.png"), "cll paper: Nothing of the study main was run under the protocol ours"),
         (("export",), "cll paper: There is no store runs/paper;"),
+        (("list", "--foo"), "cll paper: cll paper list has no options, but --foo was given; leave that out."),
+        (("main", "losses", "--plot", "x.png"), "cll paper: --plot draws one study, but 2 were named;"),
         (("page", "--out", "no/page.md"), "cll paper: no/page.md cannot be written"),
         (("page", "--check", "--out", "page.md"), "cll paper: page.md is not what the store gives;"),
     ],
@@ -176,6 +191,22 @@ def test_a_study_of_which_nothing_was_run_is_one_sentence_unless_blank_tables_ar
         assert seen in said
     assert cll(*show, "--blank", "--out", "x.txt")[:2] == (0, "Table: x.txt\n")
     assert "37.17 ± 0.30" in (tmp_path / "x.txt").read_text()
+
+
+def test_p_values_of_single_runs_are_a_table_without_a_picture(cll, store, fake, tmp_path):  # noqa: F811
+    for entry in STUDIES["p-values"].entries[:2]:
+        fake(entry, 0.5)
+    status, said, error = cll("paper", "show", "p-values", "--store", store, "--plot", "x.png")
+    assert (status, "50.00 (1)" in said) == (2, True)
+    assert error.startswith("cll paper: No test of the study p-values can be made under the protocol ours yet")
+    assert "each needs 2 seeds or more" in error
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_gradients_are_in_the_status(cll, store):  # noqa: F811
+    said = cll("paper", "status", "--store", store, "--protocol", "ours")[1]
+    (line,) = [line.split() for line in said.splitlines() if line.startswith("gradients")]
+    assert line == ["gradients", "ours", "0", "of", "3", "0", "of", "3", "0.0", "unknown"]
 
 
 def test_what_was_run_of_a_study_can_be_shown_alone(cll, store, fake):  # noqa: F811

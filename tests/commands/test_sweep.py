@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import signal
 import subprocess
@@ -65,6 +66,61 @@ def test_a_sweep_that_is_stopped_goes_on_to_the_same_bytes(cll, tmp_path, grid):
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
+def test_ctrl_c_of_a_terminal_is_one_line_though_a_worker_is_idle(tmp_path, grid):
+    """A terminal sends it to all processes, also to those that have nothing left to do."""
+    file, out = grid(), tmp_path / "out"
+    file.write_text(file.read_text().replace("epochs = 2", "").replace("lr = [1e-3]", "epochs = [2, 5000]"))
+    command = [sys.executable, "-m", "complementary", "sweep", file, "--out", out, "--workers", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, start_new_session=True)
+    assert any("epochs=2 seed=0 done" in line for line in process.stdout)
+    time.sleep(0.3)  # so that it waits for more
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert error == "cll sweep: stopped with 1 of 2 cells done; the same command goes on from here.\n"
+
+
+def test_a_killed_worker_is_told_in_one_line(tmp_path, grid):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "complementary", "sweep", grid(epochs=150), "--out", out, "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not any(path.read_bytes().count(b"\n") >= 3 for path in out.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.01)
+    (note,) = (out / "notes").iterdir()
+    os.kill(json.loads(note.read_text())["process"], signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert said.splitlines()[:3] == [
+        "[0/1] lr=0.001 seed=0 starts",
+        "[0/1] lr=0.001 seed=0 goes on: Its process died by SIGKILL; a new one takes it up.",
+        "[1/1] lr=0.001 seed=0 done",
+    ]
+
+
+def test_another_grid_in_the_same_folder_leaves_a_word_on_the_first(cll, tmp_path, grid):
+    out = tmp_path / "out"
+    assert "This folder also has" not in cll("sweep", grid(seeds="2"), "--out", out, "--workers", 1)[1]
+    assert "This folder also has" not in cll("sweep", grid(seeds="3"), "--out", out, "--workers", 1)[1]
+    line = "This folder also has 3 finished runs of earlier grids; cll report counts the finished ones too.\n"
+    assert line in cll("sweep", grid(lr="[1e-2]"), "--out", out, "--workers", 1)[1]
+    said = cll("sweep", "status", out)[1]
+    assert said == "1 cell: 1 done, 0 running, 0 failed, 0 waiting (no sweep is running)\n" + line
+    next(out.glob("runs/*/result.json")).write_text("{}")
+    said = cll("sweep", "status", out)[1]
+    assert "is damaged" in said
+    assert "--skip-damaged" not in said
+
+
+@pytest.mark.parametrize("name", ["digitz", "nowhere.npz", "no/such/folder"])
+def test_an_unknown_dataset_is_found_before_anything_runs(cll, tmp_path, grid, name):
+    file = grid()
+    file.write_text(file.read_text().replace('data = "digits"', "") + f'data = ["digits", "{name}"]\n')
+    status, said, error = cll("sweep", file, "--out", tmp_path / "out", "--workers", 1)
+    assert (status, said, error.count("\n")) == (2, "", 1)
+    assert name in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_failures_end_in_status_1_and_status_says_why(cll, tmp_path, grid):
     out = tmp_path / "out"
     status, said, error = cll("sweep", grid(lr="[1e30, 1e-3]", seeds="2"), "--out", out, "--workers", 1)
@@ -126,6 +182,8 @@ def test_two_sweeps_in_one_folder_are_refused(cll, tmp_path, grid):
         (["{grid}", "--device", "abacus"], "The device 'abacus' cannot be used"),
         (["{grid}", "--out", "{grid}/x"], "cannot be made"),
         (["status", "/nowhere"], "There is no sweep in /nowhere"),
+        (["status", "{grid}"], "grid.toml is a file, but a sweep is a folder"),
+        (["{grid}", "--address", "here:6379"], "--address is here:6379, but only --on ray uses it"),
         (["{bad}"], "'epoks' in [grid] is not an option"),
     ],
 )

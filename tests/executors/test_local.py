@@ -65,7 +65,8 @@ def test_a_process_that_has_nothing_to_do_ends_by_itself(tmp_path, lanes):
 
 def test_tasks_end_once_each_and_dead_processes_are_replaced(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
-    executor = LocalExecutor(["cpu"], retries=1)
+    executor, deaths = LocalExecutor(["cpu"], retries=1), []
+    executor.on_death = lambda *told: deaths.append(told)
     try:
         found = {}
         for then in ("return", "fail", "die once", "die", "return again"):
@@ -82,6 +83,10 @@ def test_tasks_end_once_each_and_dead_processes_are_replaced(tmp_path, monkeypat
         "die": ({}, "Its process died 2 times, at last by exit status 3."),
         "return again": ({}, ""),
     }
+    assert deaths == [  # not of the last, which is how the task ended
+        ("die once", "Its process died by SIGKILL; a new one takes it up."),
+        ("die", "Its process died by exit status 3; a new one takes it up."),
+    ]
     lines = {name: (tmp_path / name).read_text().splitlines() for name in found}
     assert {name: len(told) for name, told in lines.items()} == dict.fromkeys(found, 1) | {"die once": 2, "die": 2}
     assert lines["return"] == lines["fail"]  # the same process
@@ -259,21 +264,52 @@ def test_lanes_give_memory_back_while_others_are_at_work(tmp_path):
     assert max(held) < 24 * 1024  # kept, they would be 72 GiB or more
 
 
-def test_workers_die_with_a_sweep_that_is_killed(tmp_path):
-    code = (
-        "import sys, time; sys.path.insert(0, sys.argv[2])\n"
-        "from pathlib import Path\n"
-        "from test_local import Remember\n"
-        "from complementary.executors import Task\n"
-        "from complementary.executors.local import LocalExecutor\n"
-        "if __name__ == '__main__':\n"
-        "    executor = LocalExecutor(['cpu'])\n"
-        "    executor.submit(Task('a', Remember(Path(sys.argv[1]), 'linger')))\n"
-        "    time.sleep(60)\n"
-    )
-    script, file = tmp_path / "sweep.py", tmp_path / "told"
-    script.write_text(code)
-    process = subprocess.Popen([sys.executable, script, file, Path(__file__).parent])
+SCRIPT = """
+import sys, time; sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from test_local import Deaf, Remember
+from complementary.executors import Task
+from complementary.executors.local import LocalExecutor
+if __name__ == '__main__':
+    executor = LocalExecutor(['cpu'])
+    executor.submit(Task('a', {work}))
+    {then}
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Start a program whose first worker does ``work`` -> its process, and the file that it is told of."""
+
+    def start(work, then):
+        file = tmp_path / "sweep.py"
+        file.write_text(SCRIPT.format(work=work, then=then))
+        return subprocess.Popen([sys.executable, file, tmp_path / "told", Path(__file__).parent]), tmp_path / "told"
+
+    return start
+
+
+@dataclass(frozen=True)
+class Deaf:
+    """Writes whether Ctrl-C is ignored, and whether it was blocked from the start."""
+
+    file: Path
+
+    def __call__(self, device):
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        self.file.write_text(f"{ignored} {signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])}\n")
+        return {}
+
+
+def test_a_worker_is_deaf_to_ctrl_c_from_its_first_moment(script):
+    """The first worker of a program, with which Python's resource tracker would start and unblock the signal."""
+    process, file = script("Deaf(Path(sys.argv[1]))", "executor.wait(60); executor.close()")
+    assert process.wait(60) == 0
+    assert file.read_text() == "True True\n"
+
+
+def test_workers_die_with_a_sweep_that_is_killed(script):
+    process, file = script("Remember(Path(sys.argv[1]), 'linger')", "time.sleep(60)")
     while not (file.exists() and file.read_text().endswith("\n")):
         time.sleep(0.05)
     process.kill()

@@ -37,7 +37,7 @@ def test_a_gain_holds_or_fails(fake, store, gain, word):
     found = verdict("P1", store)
     assert found.word == f"{word} so far"
     assert f"s-nl ρ=100: {100 * gain:+.2f}" in found.evidence
-    assert "at least 1 seeds, 300 epochs" in found.evidence
+    assert "(at least 1 seed, 300 epochs)" in found.evidence
     fill(fake, "main", value, data="mnist", tail=100.0, seeds=range(3))
     assert verdict("P1", store).word == word
     assert verdict("P1", store, "paper").word == "not run yet"
@@ -113,7 +113,10 @@ def test_the_chosen_value_of_a_sweep_is_the_best_or_not(fake, store):
     assert verdict("P23", store).word == "holds"
     fill(fake, "clusters", lambda e, _: 0.5 + 0.1 * (e.method == "K=90"), data="mnist", seeds=range(3))
     found = verdict("P23", store)
-    assert (found.word, found.evidence) == ("fails", "best in 4 of 5 sweeps; mnist icm: K=90")
+    assert (found.word, found.evidence) == (
+        "fails",
+        "best in 4 of 5 sweeps; mnist icm: K=90 (at least 3 seeds, 300 epochs)",
+    )
     fill(fake, "augment", 0.79, mix="icm", changes=(("policy", "cutout"),))
     assert verdict("P12", store).word == "holds so far"
 
@@ -128,3 +131,8 @@ def test_settings_are_read_from_the_configurations():
         "P34": "here 10 | 50 | 100",
     }
     assert judge(published.claim("P29"), Results(), "paper").evidence == "here 50,000 of MNIST"
+
+
+def test_how_long_the_augmented_runs_took_is_said(fake, store):
+    fake(entry_of("augment", "icm", data="cifar10", changes=()), 0.6, epochs=100)
+    assert verdict("P12", store).evidence == "flip: 60.00 (at least 1 seed, 100 epochs)"

@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from complementary.paper.compare import contrasts, lines, welch
-from complementary.paper.results import read
+from complementary.paper.results import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 
@@ -58,6 +58,29 @@ def test_methods_are_compared_within_their_setting(fake, store):
     assert pair.published.difference == pytest.approx(36.21 - 31.46)
     published = stats.ttest_ind_from_stats(36.21, 0.19, 3, 31.46, 0.59, 3, equal_var=False).pvalue
     assert pair.published.p == pytest.approx(published)
+
+
+def test_the_same_published_number_on_both_sides_is_no_published_test():
+    pairs = contrasts(STUDIES["as-coded"], Results(), "paper")
+    same = [pair for pair in pairs if pair.first.entry.published == pair.second.entry.published]
+    assert len(same) == 2 * 2  # swapped - matched, labels alone - images too
+    assert {pair.published for pair in same} == {None}
+    assert all(pair.published is not None for pair in pairs if pair not in same)
+
+
+def test_every_figure_stands_beside_its_own_published_number():
+    def published(name, method, protocol="ours"):
+        (line,) = [x for x in lines(STUDIES[name], Results(), protocol) if x.entry.method == method]
+        return {figure: number and number.mean for figure, number in line.published.items()}
+
+    assert published("encoders", "mocov3") == {"last": 60.45, "selected": 60.45, "noise": 15.43}
+    assert published("encoders", "random") == {"last": None, "selected": None, "noise": None}
+    assert published("noise-accuracy", "mixup", "paper") == {"best on test": 31.46, "last": 31.46, "noise": 15.81}
+    assert published("noise-accuracy", "icm") == {"last": 36.21, "selected": 36.21, "noise": None}
+    assert published("intra", "intra-class") == {"last": 48.59, "selected": 48.59, "noise": None}
+    assert {x.published["tail third"] for x in lines(STUDIES["micm"], Results(), "ours")} == {None}
+    noise = {x.entry.setting: x.published["noise"] for x in lines(STUDIES["noise"], Results(), "ours")}
+    assert noise[entry_of("noise", "icm", data="mnist", tail=100.0).setting].mean == 0.95
 
 
 def test_noise_studies_read_the_noise(fake, store):

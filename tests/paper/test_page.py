@@ -28,8 +28,9 @@ def test_the_page_of_a_partial_store(fake, store):
     text = write_page(read([store]), [store])
     assert "4 runs on a card, 0.1 hours of training." in text
     assert (
-        "cifar10, protocol paper: within 1 point of 36.21: **icm swapped, λ per batch, Adam re-created**. Nearest: icm "
-        "swapped, λ per batch, Adam re-created (+0.30), of 2 that were run."
+        "Protocol paper, cifar10, ρ = 100, uniform labels, s-nl, icm, resnet18, 300 epochs: within 1 point of 36.21: "
+        "**icm swapped, λ per batch, Adam re-created**. Nearest: icm swapped, λ per batch, Adam re-created (+0.30), of "
+        "2 that were run."
     ) in text
     assert "| as-coded | not in the paper | 28 | 0 of 28 |  |  | 2 of 28 | 0 to 2 | 300 |" in text
     assert "### as-coded, protocol paper" in text
@@ -55,10 +56,10 @@ def test_the_page_parts_sharing_labels_from_mixing_images(fake, store):
 
 def test_losses_that_are_one_stand_side_by_side(fake, store):
     for loss, accuracy in (("s-nl", 0.9), ("fwd", 0.905)):
-        fake(entry_of("main", "none", data="mnist", tail=1.0, loss=loss), accuracy)
+        fake(entry_of("main", "none", data="mnist", tail=1.0, loss=loss), accuracy, epochs=100)
     text = write_page(read([store]), [store])
     assert "| kmnist | 1 | 88.92 ± 0.14 | 80.41 ± 0.36 | -8.51 |" in text
-    assert "| mnist | 1 | 97.78 ± 0.21 | 97.49 ± 0.08 | -0.29 | 0.13 | +0.50 |" in text
+    assert "| mnist | 1 | 97.78 ± 0.21 | 97.49 ± 0.08 | -0.29 | 0.13 | +0.50 | 100 |" in text
 
 
 def test_the_page_says_where_clusters_came_from(fake, store):
@@ -79,7 +80,25 @@ def test_noise_that_was_counted_without_training_is_on_the_page(fake, counted, s
     assert "**fails** 1.70 (n = 2) | **not run yet** |" in text
     assert ", noise (31 of 32 settings), " in text
     fake(entry, 0.8)
-    assert "(1 runs, 2 noise ratios)" in write_page(read([store]), [store])
+    assert "(1 run, 2 noise ratios)" in write_page(read([store]), [store])
+
+
+def test_what_is_constant_and_short_runs_are_said_above_the_tables(fake, store):
+    fake(entry_of("encoders", "simsiam"), 0.6, epochs=100)
+    text = write_page(read([store]), [store])
+    assert (
+        "Encoders (tab:encoder_ablation), protocol ours (cifar10, ρ = 1, uniform labels, s-nl, icm, resnet18, 100 "
+        "epochs where the paper has 300): mean"
+    ) in text
+    assert "| data | method | last | selected | noise | published noise | published | last - published |" in text
+    assert "| cifar10 | mocov3 |  |  |  | 15.43 | 60.45 |  |" in text
+
+
+def test_pictures_are_linked_under_their_tables():
+    text = write_page(Results(), links={("gradients", "paper"): "paper/gradients-paper.png"}, options=" --plots x")
+    assert "### gradients, protocol paper\n\n![Gradient MSE, bias² and variance, protocol paper](paper/grad" in text
+    assert "made\nfrom the stored results by `cll paper page --plots x`." in text
+    assert "![" not in write_page(Results())
 
 
 def test_a_page_that_is_not_what_the_store_gives_is_noticed(tmp_path):
@@ -90,3 +109,5 @@ def test_a_page_that_is_not_what_the_store_gives_is_noticed(tmp_path):
         check_page(text, path)
     path.write_text(text)
     check_page(text, path)
+    with pytest.raises(UserError, match=r"page\.md --plots x'\.$"):
+        check_page(text + "more", path, " --plots x")

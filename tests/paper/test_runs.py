@@ -5,7 +5,7 @@ import pytest
 
 from complementary.errors import UserError
 from complementary.paper.protocols import config_of, examples
-from complementary.paper.results import read
+from complementary.paper.results import Results, read
 from complementary.paper.runs import Amount, cells_of, export, minutes, progress
 from complementary.paper.studies import STUDIES
 from complementary.store import read_result
@@ -63,6 +63,26 @@ def test_noise_ratios_need_no_training_time(counted, store):
     assert progress(whole, read([store]), "ours", Amount(seeds=2)).left == 0
 
 
+def measured(folder, data, seed=0, epochs=300, protocol="ours"):
+    settings = {"source": {"data": data}, "seed": seed, "training": {"epochs": epochs}}
+    content = {"gradients": [], "protocol": protocol, "settings": settings, "seconds": 120.0}
+    folder.mkdir(exist_ok=True)
+    (folder / f"gradients-{data}-{protocol}-{epochs}-seed{seed}.json").write_text(json.dumps(content))
+
+
+def test_gradients_are_counted_by_their_files(store, tmp_path):
+    study, amount, stores = STUDIES["gradients"], Amount(seeds=2), [store, tmp_path / "copy"]
+    nothing = progress(study, Results(), "ours", amount, stores)
+    assert (nothing.started, nothing.entries, nothing.runs, nothing.seeds, nothing.left) == (0, 3, 0, (0, 0), None)
+    measured(store, "mnist"), measured(store, "mnist", seed=1), measured(store, "cifar10", protocol="paper")
+    measured(tmp_path / "copy", "mnist")  # the same once more
+    now = progress(study, Results(), "ours", amount, stores)
+    assert (now.started, now.runs, now.wanted, now.seeds, now.epochs) == (1, 2, 6, (0, 2), (300,))
+    assert (now.minutes, now.left) == (4.0, 8.0)
+    assert progress(study, Results(epochs=5), "ours", amount, stores).runs == 0
+    assert progress(study, Results(), "paper", amount, stores).runs == 1
+
+
 def test_noise_ratios_are_exported_too(counted, store, tmp_path):
     entry = STUDIES["noise"].entries[0]
     paths = [counted(entry, 0.16, seed=seed) for seed in (0, 1)]
@@ -96,5 +116,5 @@ def test_results_are_exported_one_small_file_each(fake, store, tmp_path):
     again = read([tmp_path / "to"]).find(ICM.setting, "ours")
     assert again.seeds == {0, 1}
     (store / "runs" / paths[0].stem / "result.json").write_text(json.dumps({"config": 3}))
-    with pytest.raises(UserError, match="is not the result of a training run"):
+    with pytest.raises(UserError, match="not the result of a training run"):
         export(store, tmp_path / "to")

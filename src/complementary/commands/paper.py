@@ -7,26 +7,26 @@ from typing import Any, Literal
 
 import tyro
 
-from complementary import tables
 from complementary.checkpoint import write_bytes
 from complementary.commands.common import OptionalInt, OptionalPath
 from complementary.commands.sweep import Execution, run_cells
 from complementary.errors import UserError
 from complementary.grid import Cell
-from complementary.paper import figures, gradients, noise, page, results
+from complementary.paper import figures, gradients, noise, overview, page, pictures, results
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.render import not_run, render
 from complementary.paper.results import STORES, Results
-from complementary.paper.runs import Amount, Progress, cells_of, export, progress
-from complementary.paper.studies import RUNNERS, STUDIES, Study, study
+from complementary.paper.runs import Amount, cells_of, export
+from complementary.paper.studies import RUNNERS, Study, study
 from complementary.report import png
 from complementary.settings import require
 from complementary.summary import parse_where
 from complementary.sweep_folder import SweepFolder
-from complementary.tables import Table
 
 USAGE = """usage: cll paper list                  every table and figure of the paper, by name
        cll paper NAME [options]        run a study, or what is missing of it, then show it
+       cll paper noise [options]       a study that trains nothing: the noise ratios, in seconds each on a CPU
+       cll paper gradients [options]   a study of its own kind: bias and variance of gradients along a training
        cll paper show NAME [options]   ours beside the published numbers, from what was run
        cll paper status [options]      how far each study is, and how long the rest takes
        cll paper export [options]      the results as small files, to be kept
@@ -68,6 +68,8 @@ class RunOptions(Execution):
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
     pretrain: bool = False
     """noise: also pretrain encoders that are not in the cache; without it, the settings that need them are left out."""
+    plot: OptionalPath = None
+    """Also draw the figure into this PNG file (one study only)."""
     dry_run: bool = False
     """Only list the runs that would be made."""
 
@@ -147,6 +149,8 @@ class PageOptions(Reading):
 
     out: Path = Path("docs/reproduction.md")
     """The page; it is replaced."""
+    plots: OptionalPath = None
+    """Also draw a PNG file for each study into this folder, such as docs/paper, and link them in the page."""
     check: bool = False
     """Write nothing; fail if the page is not what the store gives."""
 
@@ -164,19 +168,15 @@ def main(arguments: list[str]) -> None:
         print(USAGE)
         raise SystemExit(0 if name else 2)
     if name == "list":
-        print(listing())
+        unknown = [word for word in rest if word not in ("-h", "--help")]
+        if unknown:
+            raise UserError(f"cll paper list has no options, but {' '.join(unknown)} was given; leave that out.")
+        print(USAGE if rest else overview.listing())
     elif name in verbs:
         kind, act = verbs[name]
         act(tyro.cli(kind, args=rest, prog=f"cll paper {name}"))
     else:
         run(tyro.cli(RunOptions, args=arguments, prog="cll paper"))
-
-
-def listing() -> str:
-    """All studies, a line each."""
-    header = ["study", "in the paper", "settings", "published", "what"]
-    rows = [[s.name, s.source, str(len(s.entries)), str(len(s.compared)), s.title] for s in STUDIES.values()]
-    return tables.text("Run one with: cll paper NAME", [Table("", header, rows, 2)]).rstrip()
 
 
 def run(options: RunOptions) -> None:
@@ -185,6 +185,8 @@ def run(options: RunOptions) -> None:
     require(options.seeds is None or options.seeds >= 1, "seeds", options.seeds, "at least 1")
     if not options.names:
         raise UserError("Name a study, such as: cll paper main; cll paper list shows them.")
+    if options.plot is not None and len(options.names) > 1:
+        raise UserError(f"--plot draws one study, but {len(options.names)} were named; use 'cll paper show' for each.")
     chosen, where = [study(name) for name in options.names], parse_where(options.where)
     if options.assignments_from is not None and not options.assignments_from.is_dir():
         raise UserError(f"There is no folder {options.assignments_from} to take clusters from.")
@@ -208,6 +210,7 @@ def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: di
     if chosen[0].runner == "gradients":
         for cell in cells:
             print(gradients.run(cell.config, options.store, protocol, options.draws, options.device))
+        _plot(options.plot, chosen[0], Results(), protocol, [options.store])
         return
     if chosen[0].runner == "noise":
         _count(options, cells, protocol)
@@ -215,6 +218,12 @@ def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: di
         run_cells(cells, SweepFolder(options.store), options, "cll paper")
     found = results.read([options.store], options.epochs)
     print("\n".join(render(one, found, protocol, "text", only_run=True) for one in chosen))
+    _plot(options.plot, chosen[0], found, protocol, [options.store])
+
+
+def _plot(path: Path | None, asked: Study, found: Results, protocol: Protocol, stores: list[Path]) -> None:
+    if path is not None:
+        write_bytes(path, png(figures.draw(asked, found, protocol, stores)))
 
 
 def _count(options: RunOptions, cells: list[Cell], protocol: Protocol) -> None:
@@ -231,13 +240,13 @@ def show(options: ShowOptions) -> None:
     """Tables, and perhaps a picture, of one study."""
     asked = study(options.name)
     protocol, found = options.protocol or asked.protocol, options.read()
-    if options.plot is not None:
-        write_bytes(options.plot, png(figures.draw(asked, found, protocol, options.places())))
     if asked.plot == "gradients":
+        _plot(options.plot, asked, found, protocol, options.places())
         shown = [str(path) for path in gradients.files(options.places())]
         print("\n".join(shown) or "The study gradients was not run yet; do so with: cll paper gradients")
         return
     if not any(runs.rows for runs in found.of(asked, protocol).values()):
+        _plot(options.plot, asked, found, protocol, options.places())  # which says that there is nothing to draw
         if not options.blank and options.format != "csv":
             if options.out is not None:
                 raise UserError(not_run(asked, protocol))
@@ -250,28 +259,13 @@ def show(options: ShowOptions) -> None:
     else:
         write_bytes(options.out, text.encode())
         print(f"Table: {options.out}")
+    _plot(options.plot, asked, found, protocol, options.places())  # last: there may be a table, but no picture
 
 
 def print_status(options: StatusOptions) -> None:
     """A line per study and protocol."""
-    found, rows = options.read(), []
-    for one in (one for one in STUDIES.values() if one.plot != "gradients"):
-        for protocol in PROTOCOLS if options.protocol is None else (options.protocol,):
-            amount = Amount(options.seeds or one.seeds, options.epochs or 300)
-            rows.append([one.name, protocol, *_status(progress(one, found, protocol, amount))])
-    header = ["study", "protocol", "settings", "runs", "seeds", "minutes spent", "minutes left"]
-    places = ", ".join(map(str, options.places())) or "no folder"
-    heading = (
-        f"{len(found.rows)} runs and {len(found.measured)} noise ratios in {places}; a run counts in every study that "
-        "needs it (gradients is not among them)"
-    )
-    print(tables.text(heading, [Table("", header, rows, 2)]), end="")
-
-
-def _status(now: Progress) -> list[str]:
-    left = "unknown" if now.left is None else f"{now.left:.0f}"
-    seeds = f"{now.seeds[0]} to {now.seeds[1]}" if now.seeds[1] else ""
-    return [f"{now.started} of {now.entries}", f"{now.runs} of {now.wanted}", seeds, f"{now.minutes:.1f}", left]
+    protocols = PROTOCOLS if options.protocol is None else (options.protocol,)
+    print(overview.status(options.read(), options.places(), protocols, options.seeds, options.epochs), end="")
 
 
 def print_export(options: ExportOptions) -> None:
@@ -281,10 +275,15 @@ def print_export(options: ExportOptions) -> None:
 
 
 def make_page(options: PageOptions) -> None:
-    """Write the page, or check it."""
-    text = page.write_page(options.read(), options.places())
+    """Write the page and its pictures, or check the page."""
+    found, stores, folder = options.read(), options.places(), options.plots
+    drawn = {} if folder is None else pictures.draw_all(found, stores)
+    links, how = ({}, "") if folder is None else (pictures.links(drawn, folder, options.out), f" --plots {folder}")
+    text = page.write_page(found, stores, links=links, options=how)
     if options.check:
-        page.check_page(text, options.out)
-    else:
-        write_bytes(options.out, text.encode())
-        print(options.out)
+        page.check_page(text, options.out, how)
+        return
+    if folder is not None:
+        pictures.write_all(drawn, folder)
+    write_bytes(options.out, text.encode())
+    print(options.out)

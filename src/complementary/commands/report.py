@@ -8,7 +8,7 @@ from typing import Literal
 import tyro
 
 from complementary.checkpoint import write_bytes
-from complementary.commands.common import OptionalPath
+from complementary.commands.common import OptionalPath, counted
 from complementary.store import Index
 from complementary.summary import Question, ask, option, parse_where
 from complementary.tables import FORMATS
@@ -43,7 +43,8 @@ class Report:
     skip_damaged: tyro.conf.FlagCreatePairsOff[bool] = False
     """Leave damaged files out, naming each on standard error."""
     index: OptionalPath = None
-    """Keep the SQLite table of all runs in this file, for questions of your own; by default in the cache."""
+    """Keep the SQLite table of all runs in this file, for questions of your own; by default in the cache. Only such
+    a table is replaced."""
 
 
 def main(arguments: list[str]) -> None:
@@ -57,7 +58,8 @@ def main(arguments: list[str]) -> None:
         for sentence in index.skipped:
             print(f"left out: {sentence}", file=sys.stderr)
         if index.repeated:
-            print(f"{index.repeated} results repeat a configuration; each counts once.", file=sys.stderr)
+            repeat = f"{counted(index.repeated, 'result')} repeat{'s' if index.repeated == 1 else ''}"
+            print(f"{repeat} a configuration; each counts once.", file=sys.stderr)
     if options.out is None:
         print(text, end="")
     else:

@@ -13,12 +13,15 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from complementary import data
+from complementary.commands.common import counted
+from complementary.errors import UserError
 from complementary.executors import Executor
 from complementary.executors.local import LocalExecutor, devices
 from complementary.executors.ray import RayExecutor, connect
 from complementary.grid import Cell, read_grid
 from complementary.settings import require
-from complementary.status import STATES, Status, read_status
+from complementary.status import STATES, Earlier, Status, read_status
 from complementary.sweep import Happening, Sweep, Tell, claimed
 from complementary.sweep_folder import SweepFolder
 from complementary.work import How
@@ -58,6 +61,8 @@ class Execution:
         require(gpus is None or gpus > 0, "gpus-per-run", gpus, "above 0")
         require(self.pack >= 1, "pack", self.pack, "at least 1")
         require(self.retries >= 0, "retries", self.retries, "0 or more")
+        if self.address is not None and self.on != "ray":
+            raise UserError(f"--address is {self.address}, but only --on ray uses it; add that, or leave it out.")
 
     def how(self) -> How:
         """What all runs have in common."""
@@ -114,8 +119,19 @@ def run_grid(options: SweepOptions) -> None:
     options.check()
     cells = read_grid(options.grid)
     folder = SweepFolder(options.out or Path("runs") / options.grid.stem)
+    if options.on == "local":  # on a cluster only the nodes know what they have
+        check_data([cell for cell in cells if not folder.result(cell.key).exists()])
     run_cells(cells, folder, options, "cll sweep")
+    print_earlier(read_status(folder.root).earlier)
     print(f"cll report {folder.root} makes tables of them.")
+
+
+def check_data(cells: list[Cell]) -> None:
+    """Raise if a dataset is neither known nor there; nothing is fetched, and no large file is read."""
+    for name in dict.fromkeys(cell.config.source.data for cell in cells):
+        known = Path(name).exists() if name.endswith(".npz") else name == "digits" or name in data.TABLE
+        if not known:
+            data.load(name)  # a set of the user's own, or else a sentence
 
 
 def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, who: str) -> None:
@@ -169,7 +185,7 @@ def _screen(total: int) -> Iterator[Tell]:
 
         def tell(happening: Happening, name: str, why: str, is_cell: bool) -> None:
             nonlocal ended
-            ended += is_cell and happening != "starts"
+            ended += is_cell and happening not in ("starts", "goes on")
             bar.update(task, completed=ended, description=name)
             if why or (happening != "found" and not console.is_terminal):
                 line = f"[{ended}/{total}] {name} {happening}{': ' if why else ''}{why}"
@@ -181,7 +197,7 @@ def _screen(total: int) -> Iterator[Tell]:
 def print_status(status: Status) -> None:
     """What `read_status` found, for people."""
     counts = ", ".join(f"{status.count(state)} {state}" for state in STATES)
-    print(f"{len(status.cells)} cells: {counts}" + ("" if status.alive else " (no sweep is running)"))
+    print(f"{counted(len(status.cells), 'cell')}: {counts}" + ("" if status.alive else " (no sweep is running)"))
     for cell in status.cells:
         if cell.state == "running":
             print(f"running: {cell.name} ({100 * cell.share:.0f} %)")
@@ -192,3 +208,14 @@ def print_status(status: Status) -> None:
     if status.count("running") + status.count("waiting"):
         known = "unknown until a cell is done" if left is None else f"about {timedelta(seconds=round(left))}"
         print(f"time left: {known}" + ("" if status.alive or left is None else ", once it is started again"))
+    print_earlier(status.earlier)
+
+
+def print_earlier(earlier: Earlier) -> None:
+    """What else is in the folder, which tables count too; nothing if there is nothing."""
+    for sentence in earlier.damaged:
+        print(f"damaged, of an earlier grid: {sentence}")
+    if earlier.finished or earlier.unfinished:
+        rest = f" and {earlier.unfinished} unfinished" if earlier.unfinished else ""
+        runs = f"{counted(earlier.finished, 'finished run')}{rest}"
+        print(f"This folder also has {runs} of earlier grids; cll report counts the finished ones too.")

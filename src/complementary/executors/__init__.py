@@ -29,11 +29,22 @@ class Ended:
     lost: str = ""
 
 
+OnDeath = Callable[[str, str], None]
+"""Told the key of a task and, as a sentence, how its worker died."""
+
+
+def silent(key: str, why: str) -> None:
+    """Nobody wants to know how a worker died."""
+
+
 class Executor(Protocol):
     """What a sweep wants of those who do its work."""
 
     workers: int | None
     """How many tasks run at once, where that is known."""
+
+    on_death: OnDeath
+    """Called when a task goes on because its worker died, where that is known; a sweep sets it."""
 
     @property
     def free(self) -> bool:

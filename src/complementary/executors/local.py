@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from complementary.device import choose_device
 from complementary.engine import give_memory_back
-from complementary.executors import Ended, Task
+from complementary.executors import Ended, OnDeath, Task, silent
 from complementary.pack import together
 
 PATIENCE = 10.0  # seconds that a dismissed process has to end by itself
@@ -48,6 +48,7 @@ class LocalExecutor:
     def __init__(self, devices: Sequence[str], retries: int = 2, lanes: int = 1) -> None:
         at_once = len(devices) * lanes
         self.workers: int | None = at_once
+        self.on_death: OnDeath = silent
         self._crew = [_Worker(device, max(1, cores() // at_once), lanes, retries) for device in devices]
 
     @property
@@ -64,7 +65,7 @@ class LocalExecutor:
     def wait(self, seconds: float) -> list[Ended]:
         """What ended meanwhile, and whose process died once too often."""
         busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._crew if worker.tasks}
-        return [ended for pipe in connection.wait(list(busy), seconds) for ended in busy[pipe].listen()]
+        return [end for pipe in connection.wait(list(busy), seconds) for end in busy[pipe].listen(self.on_death)]
 
     def close(self) -> None:
         """End processes that have nothing to do, kill the others: what they wrote is whole, since every file is
@@ -124,25 +125,27 @@ class _Worker:
             self._process.start()
         theirs.close()  # so that the pipe ends with the process
 
-    def listen(self) -> list[Ended]:
+    def listen(self, on_death: OnDeath) -> list[Ended]:
         """What the process says -> the tasks that ended. If it died, all but those that are lost go on in a new one."""
         try:
             ended = [Ended(*self.pipe.recv())]
         except (EOFError, OSError):  # the other end is gone, and with it the process
-            ended = self._bury()
+            ended = self._bury(on_death)
         for end in ended:
             del self.tasks[end.key]
         self.begin()
         return ended
 
-    def _bury(self) -> list[Ended]:
+    def _bury(self, on_death: OnDeath) -> list[Ended]:
         """Forget the process, which died -> the tasks that are lost."""
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         self.stop()
-        for given in self.tasks.values():
+        for key, given in self.tasks.items():
+            if given.begun and given.deaths < self._retries:
+                on_death(key, f"Its process died by {cause}; a new one takes it up.")
             given.deaths, given.begun = given.deaths + given.begun, False
         deaths = {key: given.deaths for key, given in self.tasks.items() if given.deaths > self._retries}
         return [Ended(key, lost=f"Its process died {_times(n)}, at last by {cause}.") for key, n in deaths.items()]
@@ -169,19 +172,24 @@ def _times(count: int) -> str:
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """A process started meanwhile never hears of Ctrl-C, which a terminal tells all; the sweep answers it."""
+    """A process started meanwhile does not hear of Ctrl-C, which a terminal tells all; the sweep answers it.
+
+    This holds while the process starts; `_serve` then ignores it for good.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # else it starts with the first process, and lets the signal in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Any, device: str, threads: int, lanes: int) -> None:
     """The life of a worker process: tasks in, how they ended out, until the sweep is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whatever lets it in again; what this process starts is deaf, too
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:  # whoever sets it means it
         torch.set_num_threads(threads)

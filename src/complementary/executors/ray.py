@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from complementary.errors import UserError
-from complementary.executors import Ended, Failures, Task
+from complementary.executors import Ended, Failures, OnDeath, Task, silent
 
 PATIENCE = 20.0  # seconds for a cluster to answer; ray.init alone may try for minutes
 PROBE = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -58,6 +58,7 @@ class RayExecutor:
         self, ray: Any, device: str = "auto", gpus: float | None = None, retries: int = 2, workers: int | None = None
     ) -> None:
         self._ray, self._device, self._retries, self.workers = ray, device, retries, workers
+        self.on_death: OnDeath = silent  # Ray does not say when it tries again
         self._running: dict[Any, Task] = {}
         needs = {"num_cpus": 1, "num_gpus": self._gpus(gpus), "max_retries": retries}
         self._do = ray.remote(**needs)(_do)

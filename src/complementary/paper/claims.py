@@ -9,6 +9,7 @@ from typing import Literal
 from complementary.config import Config
 from complementary.data import TABLE
 from complementary.paper import published
+from complementary.paper.captions import counted
 from complementary.paper.compare import contrasts, lines
 from complementary.paper.entries import MIXES
 from complementary.paper.protocols import FIGURES, Protocol, Setting, alpha_of, config_of, examples
@@ -94,7 +95,8 @@ def _how(runs: Sequence[Runs]) -> str:
     if not runs:
         return ""
     seeds, epochs = min(len(one.seeds) for one in runs), sorted({one.epochs for one in runs if one.epochs})
-    return f" (at least {seeds} seeds, {' or '.join(map(str, epochs))} epochs)"
+    length = f", {' or '.join(map(str, epochs))} epoch{'' if epochs == [1] else 's'}" if epochs else ""
+    return f" (at least {counted(seeds, 'seed')}{length})"
 
 
 def _open(results: Results, data: str, evidence: str, rule: str) -> Verdict:
@@ -147,8 +149,8 @@ def _augmented(results: Results, protocol: Protocol) -> Verdict:
     rule = "ICM reaches at least 78 % with one of the augmentations"
     found = [line for line in lines(STUDIES["augment"], results, protocol) if line.entry.method == "icm"]
     known = {line.entry.group: 100 * line.ours.mean for line in found if line.ours is not None}
-    said = ", ".join(f"{name}: {value:.2f}" for name, value in known.items())
     runs = [line.runs for line in found if line.ours is not None]
+    said = ", ".join(f"{name}: {value:.2f}" for name, value in known.items()) + _how(runs)
     if known and max(known.values()) >= 78:
         return Verdict(_word(True, runs), said, rule)
     return Verdict(_word(False, runs), said, rule) if len(known) == len(found) else _later(said, rule)
@@ -189,6 +191,7 @@ def _chosen(name: str, methods: Callable[[Setting], str], rule: str) -> Check:
         good = sum(best[where] == wanted[where] for where in best)
         said = f"best in {good} of {len(best)} sweeps" if best else ""
         said += "".join(f"; {where[0]} {where[-1]}: {best[where]}" for where in best if best[where] != wanted[where])
+        said += _how(runs) if best else ""
         if good < len(best):
             return Verdict(_word(False, runs), said, rule)
         return Verdict(_word(True, runs), said, rule) if len(best) == len(wanted) else _later(said, rule)

@@ -10,14 +10,17 @@ from complementary.paper.results import Results, Runs
 from complementary.paper.studies import Study
 from complementary.summary import Spread
 
+ACCURACIES = {figure for figures in FIGURES.values() for figure in figures.values()}
+
 
 @dataclass(frozen=True)
 class Line:
-    """One entry: its runs, the figures by the name of their column, and what was published."""
+    """One entry: its runs, the figures by the name of their column, and what was published of each."""
 
     entry: Entry
     runs: Runs
     figures: dict[str, Spread | None]
+    published: dict[str, Published | None]
 
     @property
     def ours(self) -> Spread | None:
@@ -27,9 +30,12 @@ class Line:
     @property
     def difference(self) -> float | None:
         """Ours less the published mean, in points; None if either is missing."""
-        if self.ours is None or self.entry.published is None:
-            return None
-        return 100 * self.ours.mean - self.entry.published.mean
+        return self.off(next(iter(self.figures)))
+
+    def off(self, name: str) -> float | None:
+        """The same of one figure, by the name of its column."""
+        spread, number = self.figures[name], self.published[name]
+        return None if spread is None or number is None else 100 * spread.mean - number.mean
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,18 @@ def lines(study: Study, results: Results, protocol: Protocol) -> list[Line]:
     """All entries of a study; figures are None where nothing was run."""
     names = figures_of(study, protocol)
     return [
-        Line(entry, runs, {name: runs.spread(figure) for name, figure in names.items()})
+        Line(
+            entry, runs, {name: runs.spread(figure) for name, figure in names.items()}, _published(study, entry, names)
+        )
         for entry, runs in results.of(study, protocol).items()
     ]
+
+
+def _published(study: Study, entry: Entry, names: dict[str, str]) -> dict[str, Published | None]:
+    """The published number of each figure: an accuracy of all classes, or the noise of the mixes, or none."""
+    noise = entry.published if study.value == "noise" else entry.noise
+    known = dict.fromkeys(ACCURACIES, entry.published) | dict.fromkeys(NOISE.values(), noise)
+    return {name: known.get(figure) for name, figure in names.items()}
 
 
 def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contrast]:
@@ -90,8 +105,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Welch | None:
 
 
 def from_paper(first: Published | None, second: Published | None) -> Welch | None:
-    """Welch's test from published means and deviations."""
-    if first is None or second is None:
+    """Welch's test from published means and deviations; None if one is missing, or if both are the same number."""
+    if first is None or second is None or first == second:
         return None
     return _welch(Spread(first.mean, first.std, RUNS), Spread(second.mean, second.std, RUNS))
 

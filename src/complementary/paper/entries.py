@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from complementary.paper import published
@@ -14,12 +14,16 @@ MIXES = ("none", "mixup", "icm", "micm")
 
 @dataclass(frozen=True)
 class Entry:
-    """One setting of a study: the ``method``, compared with other methods of the same setting and ``group``."""
+    """One setting of a study: the ``method``, compared with other methods of the same setting and ``group``.
+
+    ``noise``: the published noise of its mixes, where ``published`` is an accuracy.
+    """
 
     setting: Setting
     method: str
     group: str = ""
     published: Published | None = None
+    noise: Published | None = None
 
     @property
     def where(self) -> tuple[str, float, float, str, str]:
@@ -70,24 +74,29 @@ def changed(setting: Setting, **changes: Any) -> Setting:
 def encoders() -> tuple[Entry, ...]:
     """S-NL + ICM on balanced CIFAR-10 by the clusters of each encoder, the published three and an untrained one."""
     known = published.encoders()
-    cells = [(name, known.get(name, (None, None))[1]) for name in ("simsiam", "mocov3", "byol", "random")]
-    base = Setting("cifar10", "s-nl", "icm")
-    plain = Entry(base, "simsiam", published=cells[0][1])
-    return (plain, *(Entry(changed(base, encoder=name), name, published=cell) for name, cell in cells[1:]))
+    base, found = Setting("cifar10", "s-nl", "icm"), []
+    for name in ("simsiam", "mocov3", "byol", "random"):
+        ratio, accuracy = known.get(name, (None, None))
+        setting = base if name == "simsiam" else changed(base, encoder=name)
+        found.append(Entry(setting, name, published=accuracy, noise=ratio))
+    return tuple(found)
+
+
+TOLD = {("cifar10", 100.0, "mixup"): "P3", ("mnist", 100.0, "mixup"): "P6", ("mnist", 100.0, "icm"): "P7"}
+
+
+def _published_noise(s: Setting) -> Published | None:
+    """The noise of a mixer on uniform labels, by SimSiam's clusters: from the text, or from the encoder table."""
+    place = (s.data, s.tail, s.mix)
+    if place in TOLD:
+        return Published("text", s.data, 1.0, s.tail, s.loss, s.mix, float(published.claim(TOLD[place]).value))
+    return published.encoders()["simsiam"][0] if place == ("cifar10", 1.0, "icm") else None
 
 
 def noise() -> tuple[Entry, ...]:
     """The mixers of all datasets, and other encoders; published numbers are in the text and in the encoder table."""
-    told = {("cifar10", 100.0, "mixup"): "P3", ("mnist", 100.0, "mixup"): "P6", ("mnist", 100.0, "icm"): "P7"}
-    numbers = {place: float(published.claim(id).value) for place, id in told.items()}
-    found = []
-    for entry in grid("", DATASETS, ("mixup", "icm", "micm"), (100, 1), losses=("s-nl",)):
-        s = entry.setting
-        value = numbers.get((s.data, s.tail, s.mix))
-        number = None if value is None else Published("text", s.data, 1.0, s.tail, s.loss, s.mix, value)
-        if (s.data, s.tail, s.mix) == ("cifar10", 1.0, "icm"):
-            number = published.encoders()["simsiam"][0]
-        found.append(Entry(s, s.mix, published=number))
+    settings = [entry.setting for entry in grid("", DATASETS, ("mixup", "icm", "micm"), (100, 1), losses=("s-nl",))]
+    found = [Entry(setting, setting.mix, published=_published_noise(setting)) for setting in settings]
     base = Setting("cifar10", "s-nl", "icm")
     others = ((name, pair[0]) for name, pair in published.encoders().items() if name != "simsiam")
     return (*found, *(Entry(changed(base, encoder=name), "icm", name, number) for name, number in others))
@@ -164,7 +173,8 @@ def as_coded() -> tuple[Entry, ...]:
 def filters(table: str, mixes: Sequence[str]) -> tuple[Entry, ...]:
     """CIFAR-10 at ρ = 100 by these mixers; the oracles' numbers are in a table of their own."""
     both = [grid(name, ("cifar10",), mixes, (100,), losses=("s-nl",)) for name in ("TableC6", table)]
-    return tuple(a if a.published else b for a, b in zip(*both, strict=True))
+    found = [a if a.published else b for a, b in zip(*both, strict=True)]
+    return tuple(replace(entry, noise=_published_noise(entry.setting)) for entry in found)
 
 
 def each(mix: str, data: Sequence[str] = DATASETS) -> list[Setting]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from complementary.errors import UserError
 from complementary.paper import gradients
+from complementary.paper.captions import EPOCHS, common, counted, lengths
 from complementary.paper.compare import Contrast, Line, contrasts, lines
-from complementary.paper.protocols import Protocol
+from complementary.paper.protocols import Protocol, source_of
 from complementary.paper.results import Results
 from complementary.paper.studies import Study
 from complementary.report import COLOURS, INK, new_figure
@@ -22,20 +23,26 @@ MORE = (
 WIDE = 12  # settings side by side
 
 
+class NoPicture(UserError):
+    """There is nothing to draw yet."""
+
+
 def draw(study: Study, results: Results, protocol: Protocol, stores: Sequence[Path] = ()) -> Any:
-    """The picture of a study; settings of which nothing was run are left out."""
+    """The picture of a study; settings of which nothing was run are left out. Raises `NoPicture`."""
     if study.plot == "gradients":
         return _gradients(study, stores, protocol)
-    if study.plot == "p-values":
-        return _p_values(study, contrasts(study, results, protocol), protocol)
     found = [line for line in lines(study, results, protocol) if line.ours is not None]
     if not found:
-        raise UserError(_nothing(study, protocol))
+        raise _nothing(study, protocol)
+    if study.plot == "p-values":
+        return _p_values(study, found, contrasts(study, results, protocol), protocol)
     return PLOTS[study.plot](study, found, protocol)
 
 
-def _nothing(study: Study, protocol: Protocol) -> str:
-    return f"Nothing of the study {study.name} was run under the protocol {protocol}, so there is no picture of it yet."
+def _nothing(study: Study, protocol: Protocol) -> NoPicture:
+    return NoPicture(
+        f"Nothing of the study {study.name} was run under the protocol {protocol}, so there is no picture of it yet."
+    )
 
 
 def _colour(method: str, among: list[str]) -> str:
@@ -46,7 +53,8 @@ def _place(line: Line) -> str:
     """What stands below a group of bars."""
     s = line.entry.setting
     ratios = [f"ρ={s.tail:g}"] * (s.tail > 1) + [f"bias {s.bias:g}"] * (s.bias > 1)
-    return "\n".join(part for part in (s.data, *ratios, s.loss, line.entry.group) if part)
+    short = [f"{epochs} ep."] if (epochs := line.runs.epochs or EPOCHS) != EPOCHS else []
+    return "\n".join(part for part in (s.data, *ratios, s.loss, line.entry.group, *short) if part)
 
 
 def _mean(line: Line) -> float:
@@ -69,7 +77,7 @@ def _bars(study: Study, found: list[Line], protocol: Protocol) -> Any:
     figure, axes = new_figure(width, 3.0 * len(panels), rows=len(panels))
     for axis, panel in zip(axes[:, 0], panels, strict=True):
         _groups(axis, panel, methods)
-    return _finish(figure, axes[0][0], study, protocol, "◇ published")
+    return _finish(figure, axes[0][0], study, found, protocol)
 
 
 def _groups(axis: Any, found: list[Line], methods: list[str]) -> None:
@@ -95,36 +103,55 @@ def _lines(study: Study, found: list[Line], protocol: Protocol) -> Any:
     figure, axes = new_figure(5.6, 3.6)
     axis = axes[0][0]
     for name, members in groups.items():
-        xs = [float(line.entry.method.partition("=")[2]) for line in members]
+        xs = [_swept(line.entry.method) for line in members]
         ys, errors = [_mean(line) for line in members], [_deviation(line) for line in members]
         axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=_colour(name, list(groups)))
+    whole = [_swept(entry.method) for entry in study.entries]
+    margin = 0.05 * (max(whole) - min(whole))
+    axis.set_xlim(min(whole) - margin, max(whole) + margin)  # however little of the sweep was run
     axis.set_xlabel(found[0].entry.method.partition("=")[0], fontsize=9)
-    return _finish(figure, axis, study, protocol)
+    return _finish(figure, axis, study, found, protocol)
+
+
+def _swept(method: str) -> float:
+    """``K=50`` -> 50."""
+    return float(method.partition("=")[2])
 
 
 def _scatter(study: Study, found: list[Line], protocol: Protocol) -> Any:
-    """Accuracy over the noise of the mixes."""
+    """Accuracy over the noise of the mixes; published accuracies at the published noise, or else at ours.
+
+    Those without noise by construction (no mixing, oracles) are drawn even if nothing of ours is there.
+    """
     figure, axes = new_figure(5.2, 3.6)
-    axis, methods = axes[0][0], [line.entry.method for line in found]
-    for line in found:
-        noise = line.runs.spread("noise_ratio")
-        if noise is not None:
-            axis.plot(
-                [100 * noise.mean],
-                [_mean(line)],
-                "o",
-                label=line.entry.method,
-                color=_colour(line.entry.method, methods),
-            )
+    axis, methods = axes[0][0], [entry.method for entry in study.entries]
+    ours = {line.entry.method: line for line in found if line.runs.spread("noise_ratio") is not None}
+    for entry in study.entries:
+        line, colour, label = ours.get(entry.method), _colour(entry.method, methods), entry.method
+        noise = None if line is None else line.runs.spread("noise_ratio")
+        x = None if noise is None else 100 * noise.mean
+        if line is not None:
+            axis.plot([x], [_mean(line)], "o", label=label, color=colour)
+        free = entry.setting.mix == "none" or source_of(entry.setting.mix) == "truth"
+        place = entry.noise.mean if entry.noise else 0.0 if free else x
+        if entry.published is not None and place is not None:
+            shown = {"label": label if line is None else None, "markeredgecolor": colour, "markersize": 5}
+            axis.plot([place], [entry.published.mean], "D", color="white", **shown)
     axis.set_xlabel("noisy mixes, % (oracle)", fontsize=9)
-    return _finish(figure, axis, study, protocol)
+    return _finish(figure, axis, study, found, protocol)
 
 
-def _p_values(study: Study, pairs: Sequence[Contrast], protocol: Protocol) -> Any:
+def _p_values(study: Study, known: list[Line], pairs: Sequence[Contrast], protocol: Protocol) -> Any:
     """The p of each pair, on a logarithmic axis."""
     found = [(_place(pair.first), pair.ours.p, pair.ours) for pair in pairs if pair.ours and pair.ours.p is not None]
     if not found:
-        raise UserError(_nothing(study, protocol))
+        seeds = [len(line.runs.seeds) for line in known]
+        most = counted(max(seeds), "seed") if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)} seeds"
+        raise NoPicture(
+            f"No test of the study {study.name} can be made under the protocol {protocol} yet, so there is no picture "
+            f"of it: each needs 2 seeds or more of both methods; {counted(len(known), 'setting')} with {most} can be "
+            "shown, but not tested."
+        )
     figure, axes = new_figure(max(5.0, 0.7 * len(found)), 3.6)
     axis = axes[0][0]
     for x, (_, p, test) in enumerate(found):
@@ -133,7 +160,8 @@ def _p_values(study: Study, pairs: Sequence[Contrast], protocol: Protocol) -> An
     axis.set_yscale("log")
     axis.axhline(0.05, color=INK, linewidth=0.8, linestyle="--", label="0.05")
     axis.set_xticks(range(len(found)), [place for place, _, _ in found], fontsize=8)
-    return _finish(figure, axis, study, protocol, unit="p")
+    tested = [line for pair in pairs if pair.ours and pair.ours.p is not None for line in (pair.first, pair.second)]
+    return _finish(figure, axis, study, tested, protocol, unit="p")
 
 
 def _gradients(study: Study, stores: Sequence[Path], protocol: Protocol) -> Any:
@@ -143,7 +171,7 @@ def _gradients(study: Study, stores: Sequence[Path], protocol: Protocol) -> Any:
         if content["protocol"] == protocol:
             known.setdefault(content["settings"]["source"]["data"], []).append(content)
     if not known:
-        raise UserError(_nothing(study, protocol))
+        raise _nothing(study, protocol)
     figure, axes = new_figure(11, 2.9 * len(known), rows=len(known), columns=len(gradients.FIGURES))
     for row, (data, contents) in zip(axes, known.items(), strict=True):
         for axis, (name, title) in zip(row, gradients.FIGURES.items(), strict=True):
@@ -164,14 +192,22 @@ def _curve(contents: list[dict[str, Any]], method: str, name: str) -> tuple[list
     return steps, [statistics.fmean(values[step]) for step in steps]
 
 
-def _finish(figure: Any, axis: Any, study: Study, protocol: Protocol, more: str = "", unit: str = "") -> Any:
+def _finish(figure: Any, axis: Any, study: Study, found: list[Line], protocol: Protocol, unit: str = "") -> Any:
+    """Title, with what all of ``found`` have in common, and legend."""
     what = unit or ("noisy mixes, %" if study.value == "noise" else "test accuracy, %")
     axis.set_ylabel(what, fontsize=9, color=INK)
-    axis.set_title(
-        f"{study.title}; protocol {protocol}{'; ' if more else ''}{more}", fontsize=10, loc="left", color=INK
-    )
+    marks = any(line.get_marker() == "D" for each in figure.axes for line in each.lines)
+    title = f"{study.title}; protocol {protocol}{'; ◇ published' if marks else ''}"
+    axis.set_title(f"{title}\n{_below(found)}", fontsize=10, loc="left", color=INK)
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+def _below(found: list[Line]) -> str:
+    """The second line of a title: what is common, and epochs that differ, or differ from the paper's."""
+    known = lengths(found)
+    several = f"{' or '.join(map(str, known))} epochs where the paper has {EPOCHS}" if len(known) > 1 else ""
+    return ", ".join(part for part in (common(found), several) if part)
 
 
 PLOTS: dict[str, Callable[[Study, list[Line], Protocol], Any]] = {"bars": _bars, "lines": _lines, "scatter": _scatter}

@@ -60,7 +60,8 @@ def read(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for row in content["gradients"]:
             row["step"], row["method"], [float(row[name]) for name in FIGURES]
-        content["protocol"], content["settings"]["source"]["data"], content["settings"]["seed"]
+        settings = content["settings"]
+        content["protocol"], settings["source"]["data"], int(settings["seed"]), int(settings["training"]["epochs"])
     except (OSError, ValueError, LookupError, TypeError) as problem:
         raise UserError(f"{path} is damaged ({problem}); delete it, and run 'cll paper gradients' again.") from None
     return content

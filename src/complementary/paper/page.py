@@ -1,25 +1,28 @@
 """docs/reproduction.md: what was run, what it says of each published number and claim. All of it from a store."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from complementary import tables
 from complementary.errors import UserError
-from complementary.paper import gradients, published
+from complementary.paper import published
+from complementary.paper.captions import common, counted, lengths
 from complementary.paper.claims import judge
 from complementary.paper.compare import Line, from_paper, lines
 from complementary.paper.entries import as_coded_method
 from complementary.paper.protocols import PROTOCOLS, Protocol
-from complementary.paper.render import heading, show_published, tables_of
-from complementary.paper.results import Results, Runs
+from complementary.paper.render import entries_table, heading, show_published, tables_of
+from complementary.paper.results import Results
 from complementary.paper.runs import Amount, progress
 from complementary.paper.studies import STUDIES, Study
-from complementary.tables import Table, show_spread
+from complementary.tables import Table
+
+Links = Mapping[tuple[str, Protocol], str]  # study and protocol -> the address of a picture
 
 INTRO = """# The paper, reproduced
 
 Every table and figure of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026) is a study of `cll paper`. This page is made
-from the stored results by `cll paper page`. What was not run is blank, and no verdict on it is given.
+from the stored results by `cll paper page{options}`. What was not run is blank, and no verdict on it is given.
 
 Two protocols. **ours**: the method as the paper writes it; labels, held-out part and initial weights vary with the
 seed, and so do clusters unless they are stored ones; reported are the last epoch and the one that SCEL chose without
@@ -33,13 +36,20 @@ runs, by the rules below the table.
 """
 
 
-def write_page(results: Results, stores: Sequence[Path] = (), amount: Amount | None = None) -> str:
-    """The whole page as Markdown."""
-    parts = [INTRO, "## What was run\n", _overview(results, stores, amount or Amount())]
+def write_page(
+    results: Results,
+    stores: Sequence[Path] = (),
+    amount: Amount | None = None,
+    links: Links | None = None,
+    options: str = "",
+) -> str:
+    """The whole page as Markdown; ``links``: pictures that stand under the tables, ``options``: how it was made."""
+    intro = INTRO.format(options=options)
+    parts = [intro, "## What was run\n", _overview(results, stores, amount or Amount())]
     parts += ["## Which reading of the method gives the published numbers?\n", _question(results)]
     parts += ["## Two losses that are one\n", _twins(results)]
     parts += ["## Claims\n", CLAIMS, _claims(results), _rules(results)]
-    parts += ["## Tables\n", *_all_tables(results), _left(results)]
+    parts += ["## Tables\n", *_all_tables(results, links or {}), _left(results)]
     return "\n".join(parts)
 
 
@@ -53,10 +63,10 @@ def _markdown(found: Sequence[Table]) -> str:
 def _overview(results: Results, stores: Sequence[Path], amount: Amount) -> str:
     devices = sorted({str(row["device"]).partition(" (")[0] for row in results.rows if row.get("device")})
     spent = sum(row.get("train_seconds") or 0.0 for row in results.rows) / 3600
-    first = f"{len(results.rows)} runs" + (
+    first = counted(len(results.rows), "run") + (
         f" on {', '.join(devices)}, {spent:.1f} hours of training." if devices else "."
     )
-    first += f" {len(results.measured)} noise ratios, counted without training." if results.measured else ""
+    first += f" {counted(len(results.measured), 'noise ratio')}, counted without training." if results.measured else ""
     header = ["study", "in the paper", "published numbers"]
     header += [f"{what}, {protocol}" for protocol in PROTOCOLS for what in ("settings run", "seeds", "epochs")]
     rows = [_row(study, results, stores, amount) for study in STUDIES.values()]
@@ -66,21 +76,11 @@ def _overview(results: Results, stores: Sequence[Path], amount: Amount) -> str:
 def _row(study: Study, results: Results, stores: Sequence[Path], amount: Amount) -> list[str]:
     row = [study.name, study.source, str(len(study.compared) or "")]
     for protocol in PROTOCOLS:
-        if study.plot == "gradients":
-            row += _gradients(stores, protocol, len(study.entries))
-            continue
-        now = progress(study, results, protocol, amount)
+        now = progress(study, results, protocol, amount, stores)
         least, most = now.seeds
         seeds = "" if not now.started else f"{least}" if least == most else f"{least} to {most}"
         row += [f"{now.started} of {now.entries}", seeds, ", ".join(map(str, now.epochs))]
     return row
-
-
-def _gradients(stores: Sequence[Path], protocol: Protocol, wanted: int) -> list[str]:
-    found = [content for content in map(gradients.read, gradients.files(stores)) if content["protocol"] == protocol]
-    names = {content["settings"]["source"]["data"] for content in found}
-    epochs = sorted({str(content["settings"]["training"]["epochs"]) for content in found})
-    return [f"{len(names)} of {wanted}", str(len(found) // len(names)) if names else "", ", ".join(epochs)]
 
 
 def _origins(results: Results) -> str:
@@ -96,7 +96,7 @@ def _origins(results: Results) -> str:
     if not origins:
         return ""
     said = [
-        f"{name} ({', '.join(f'{n} {what}' for n, what in zip(counts, ('runs', 'noise ratios'), strict=True) if n)})"
+        f"{name} ({', '.join(counted(n, what) for n, what in zip(counts, ('run', 'noise ratio'), strict=True) if n)})"
         for name, counts in sorted(origins.items())
     ]
     return f"\nClusters: {'; '.join(said)}.\n"
@@ -111,14 +111,12 @@ def _question(results: Results) -> str:
     for protocol in PROTOCOLS:
         found = [line for line in lines(STUDIES["as-coded"], results, protocol) if line.ours is not None]
         for data in dict.fromkeys(line.entry.setting.data for line in found):
-            said.append(_nearest(data, [line for line in found if line.entry.setting.data == data], protocol))
+            said.append(_nearest([line for line in found if line.entry.setting.data == data], protocol))
     return "\n".join(said) if said else "Not run yet: `cll paper as-coded`.\n"
 
 
-def _nearest(data: str, found: Sequence[Line], protocol: Protocol) -> str:
-    table = _markdown(
-        [Table("", ["variant", *found[0].figures, "published", "difference"], [*map(_figures, found)], 1)]
-    )
+def _nearest(found: Sequence[Line], protocol: Protocol) -> str:
+    table, where = _markdown([entries_table(found, ["method"], list(found[0].figures))]), common(found)
     ranked = sorted(
         (
             (abs(line.difference), line)
@@ -128,13 +126,12 @@ def _nearest(data: str, found: Sequence[Line], protocol: Protocol) -> str:
         key=lambda pair: pair[0],
     )
     if not ranked:
-        return f"{data}, protocol {protocol}:\n\n{table}"
+        return f"Protocol {protocol}, {where}:\n\n{table}"
     near = "; ".join(f"**{line.entry.method}**" for off, line in ranked if off <= NEAR) or "none"
     off, best = ranked[0][1].difference, ranked[0][1].entry
     wanted = best.published.mean if best.published else "-"
-    said = (
-        f"{data}, protocol {protocol}: within {NEAR:g} point of {wanted}: {near}. Nearest: {best.method} ({off:+.2f})"
-    )
+    said = f"Protocol {protocol}, {where}: within {NEAR:g} point of {wanted}: {near}. Nearest: {best.method}"
+    said += f" ({off:+.2f})"
     return f"{said}, of {len(ranked)} that were run.{_sharing(found)}\n\n{table}"
 
 
@@ -151,12 +148,6 @@ def _sharing(found: Sequence[Line]) -> str:
                 f"points; images mixed as well {mixed - plain:+.2f}."
             )
     return said
-
-
-def _figures(line: Line) -> list[str]:
-    shown = [show_spread(spread, True) for spread in line.figures.values()]
-    difference = "" if line.difference is None else f"{line.difference:+.2f}"
-    return [line.entry.method, *shown, show_published(line.entry.published), difference]
 
 
 # --- theory -------------------------------------------------------------------------------------------
@@ -182,8 +173,9 @@ def _twins(results: Results) -> str:
         both = f"{100 * (found[0].mean - found[1].mean):+.2f}" if found[0] and found[1] else ""
         if test is not None and test.p is not None:
             shown = [show_published(line.entry.published) for line in reversed(pair)]
-            rows.append([data, f"{tail:g}", *shown, f"{test.difference:+.2f}", f"{test.p:.2g}", both])
-    header = ["data", "long tail", "S-NL", "FWD", "difference", "p (Welch)", "ours: difference"]
+            epochs = " and ".join(map(str, lengths(pair))) if both else ""
+            rows.append([data, f"{tail:g}", *shown, f"{test.difference:+.2f}", f"{test.p:.2g}", both, epochs])
+    header = ["data", "long tail", "S-NL", "FWD", "difference", "p (Welch)", "ours: difference", "ours: epochs"]
     return TWINS + "\n" + _markdown([Table("", header, rows, 2)])
 
 
@@ -211,18 +203,27 @@ def _rules(results: Results) -> str:
 # --- tables -------------------------------------------------------------------------------------------
 
 
-def _all_tables(results: Results) -> list[str]:
+def _all_tables(results: Results, links: Links) -> list[str]:
     said = []
     for study in STUDIES.values():
         for protocol in PROTOCOLS:
-            if found := _tables(study, results, protocol):
-                said.append(f"### {study.name}, protocol {protocol}\n\n{heading(study, protocol)}\n\n{found}")
+            parts = [_tables(study, results, protocol), _picture(study, protocol, links)]
+            if any(parts):
+                said.append("\n".join([f"### {study.name}, protocol {protocol}\n", *filter(None, parts)]))
     return said or ["Nothing was run yet.\n"]
 
 
 def _tables(study: Study, results: Results, protocol: Protocol) -> str:
-    known: dict[object, Runs] = {entry: runs for entry, runs in results.of(study, protocol).items() if runs.rows}
-    return _markdown(tables_of(study, results, protocol, only_run=True)) if known and study.plot != "gradients" else ""
+    known = any(runs.rows for runs in results.of(study, protocol).values())
+    if not known or study.plot == "gradients":
+        return ""
+    found = _markdown(tables_of(study, results, protocol, only_run=True))
+    return f"{heading(study, results, protocol, only_run=True)}\n\n{found}"
+
+
+def _picture(study: Study, protocol: Protocol, links: Links) -> str:
+    link = links.get((study.name, protocol))
+    return f"![{study.title}, protocol {protocol}]({link})\n" if link else ""
 
 
 def _left(results: Results) -> str:
@@ -236,7 +237,9 @@ def _left(results: Results) -> str:
     return f"## Left to run\n\n{', '.join(left)}.\n" if left else "Every setting was run at least once.\n"
 
 
-def check_page(text: str, path: Path) -> None:
-    """Raise if ``path`` does not hold exactly this page."""
+def check_page(text: str, path: Path, options: str = "") -> None:
+    """Raise if ``path`` does not hold exactly this page; ``options``: with which it is made."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        raise UserError(f"{path} is not what the store gives; make it anew with 'cll paper page --out {path}'.")
+        raise UserError(
+            f"{path} is not what the store gives; make it anew with 'cll paper page --out {path}{options}'."
+        )

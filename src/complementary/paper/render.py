@@ -5,29 +5,20 @@ import io
 from collections.abc import Callable, Sequence
 
 from complementary import tables
+from complementary.paper.captions import KEYS, MORE_KEYS, common, lengths, varied_keys
 from complementary.paper.compare import Contrast, Line, Welch, contrasts, figures_of, lines
-from complementary.paper.entries import Entry
 from complementary.paper.protocols import Protocol
 from complementary.paper.published import RUNS, Published
 from complementary.paper.results import Results
 from complementary.paper.studies import Study
 from complementary.tables import Table, show_spread
 
-KEYS: dict[str, Callable[[Entry], str]] = {
-    "data": lambda entry: entry.setting.data,
-    "long tail": lambda entry: f"{entry.setting.tail:g}",
-    "bias": lambda entry: f"{entry.setting.bias:g}",
-    "loss": lambda entry: entry.setting.loss,
-    "group": lambda entry: entry.group,
-    "method": lambda entry: entry.method,
-}
-
 
 def render(study: Study, results: Results, protocol: Protocol, form: str, only_run: bool = False) -> str:
     """A study in one of the forms text, markdown, latex and csv; ``only_run``: as in `tables_of`, but for csv."""
     if form == "csv":
         return as_csv(study, results, protocol)
-    return FORMATS[form](heading(study, protocol), tables_of(study, results, protocol, only_run))
+    return FORMATS[form](heading(study, results, protocol, only_run), tables_of(study, results, protocol, only_run))
 
 
 def not_run(study: Study, protocol: Protocol) -> str:
@@ -39,47 +30,45 @@ def not_run(study: Study, protocol: Protocol) -> str:
     )
 
 
-def heading(study: Study, protocol: Protocol) -> str:
-    """What the numbers are, in one line."""
-    note = f" {study.note}" if study.note else ""
+def heading(study: Study, results: Results, protocol: Protocol, only_run: bool = False) -> str:
+    """What the numbers are, in one line, with all that the settings of `tables_of` have in common."""
+    note, shared = f" {study.note}" if study.note else "", common(_lines(study, results, protocol, only_run))
     return (
-        f"{study.title} ({study.source}), protocol {protocol}: mean ± standard deviation (number of seeds), in "
-        f"percent; blank: not run, or not published.{note}"
+        f"{study.title} ({study.source}), protocol {protocol}{f' ({shared})' if shared else ''}: mean ± standard "
+        f"deviation (number of seeds), in percent; blank: not run, or not published.{note}"
     )
 
 
 def tables_of(study: Study, results: Results, protocol: Protocol, only_run: bool = False) -> list[Table]:
     """The entries, and the tests between methods; ``only_run``: leave out settings of which nothing was run."""
+    found = _lines(study, results, protocol, only_run)
+    pairs = [pair for pair in contrasts(study, results, protocol) if pair.ours is not None or not only_run]
+    keys, figures = varied_keys([line.entry for line in found]), list(figures_of(study, protocol))
+    made = [entries_table(found, keys, figures)] if found else []
+    return [*made, _tests(pairs, keys, figures[0])] if pairs else made
+
+
+def _lines(study: Study, results: Results, protocol: Protocol, only_run: bool) -> list[Line]:
     found = lines(study, results, protocol)
-    pairs = contrasts(study, results, protocol)
-    if only_run:
-        known = {line.entry.where for line in found if line.runs.rows}
-        found = [line for line in found if line.entry.where in known]
-        pairs = [pair for pair in pairs if pair.ours is not None]
-    keys = _keys([line.entry for line in found])
-    made = [_entries(found, keys, list(figures_of(study, protocol)))] if found else []
-    return [*made, _tests(pairs, keys)] if pairs else made
+    known = {line.entry.where for line in found if line.runs.rows or not only_run}
+    return [line for line in found if line.entry.where in known]
 
 
-def _keys(entries: Sequence[Entry]) -> list[str]:
-    """The columns that tell entries apart; data and method always stand there."""
-    varied = {name for name, read in KEYS.items() if len({read(entry) for entry in entries}) > 1}
-    return [name for name in KEYS if name in varied or name in ("data", "method")]
-
-
-def _entries(found: Sequence[Line], keys: list[str], figures: list[str]) -> Table:
-    long = len({line.runs.epochs for line in found if line.runs.rows}) > 1
-    header = [*keys, *figures, "published", "difference", *(["epochs"] if long else [])]
+def entries_table(found: Sequence[Line], keys: list[str], figures: list[str]) -> Table:
+    """A row for each line: what ``keys`` tell of it, our ``figures``, the published numbers, perhaps the epochs."""
+    several, noise = len(lengths(found)) > 1, any(line.entry.noise for line in found)
+    header = [*keys, *figures, *(["published noise"] if noise else []), "published", f"{figures[0]} - published"]
     rows = []
     for line in found:
         numbers = [show_spread(line.figures[name], True) for name in figures]
+        numbers += [show_published(line.entry.noise)] if noise else []
         numbers += [show_published(line.entry.published), _signed(line.difference)]
-        numbers += [str(line.runs.epochs or "")] if long else []
+        numbers += [str(line.runs.epochs or "")] if several else []
         rows.append([*(KEYS[key](line.entry) for key in keys), *numbers])
-    return Table("", header, rows, len(keys))
+    return Table("", [*header, *(["epochs"] if several else [])], rows, len(keys))
 
 
-def _tests(pairs: Sequence[Contrast], keys: list[str]) -> Table:
+def _tests(pairs: Sequence[Contrast], keys: list[str], figure: str) -> Table:
     keys = [key for key in keys if key != "method"]
     header = [*keys, "compared", "difference", "p (Welch)", "n", "published", f"p from published, n = {RUNS}"]
     rows = []
@@ -88,7 +77,8 @@ def _tests(pairs: Sequence[Contrast], keys: list[str]) -> Table:
         name = f"{entry.method} - {pair.second.entry.method}"
         mine, paper = _shown(pair.ours), _shown(pair.published)
         rows.append([*(KEYS[key](entry) for key in keys), name, *mine, *paper[:2]])
-    return Table("Difference of means in points, and Welch's two-sided test", header, rows, len(keys) + 1)
+    title = f"Difference of means ({figure}) in points, and Welch's two-sided test"
+    return Table(title, header, rows, len(keys) + 1)
 
 
 def _shown(test: Welch | None) -> list[str]:
@@ -118,16 +108,16 @@ def as_csv(study: Study, results: Results, protocol: Protocol) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     numbers = ["mean", "std", "n", "epochs", "published_mean", "published_std", "difference"]
-    writer.writerow(["study", "protocol", *(key.replace(" ", "_") for key in KEYS), "figure", *numbers])
+    readers = KEYS | MORE_KEYS
+    writer.writerow(["study", "protocol", *(key.replace(" ", "_") for key in readers), "figure", *numbers])
     for line in lines(study, results, protocol):
-        number, first = line.entry.published, next(iter(line.figures))
         for name, spread in line.figures.items():
+            number = line.published[name]
             std = None if spread is None or spread.deviation is None else 100 * spread.deviation
             ours = ("", "", 0) if spread is None else (100 * spread.mean, std, spread.count)
             paper = ("", "") if number is None else (number.mean, number.std)
-            difference = line.difference if name == first else None
-            place = [study.name, protocol, *(read(line.entry) for read in KEYS.values()), name]
-            writer.writerow([*place, *ours, line.runs.epochs, *paper, difference])
+            place = [study.name, protocol, *(read(line.entry) for read in readers.values()), name]
+            writer.writerow([*place, *ours, line.runs.epochs, *paper, line.off(name)])
     return out.getvalue()
 
 

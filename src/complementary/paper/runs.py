@@ -89,8 +89,12 @@ class Progress:
     left: float | None
 
 
-def progress(study: Study, results: Results, protocol: Protocol, amount: Amount) -> Progress:
-    """How far a study is, ``amount`` being what is wanted."""
+def progress(
+    study: Study, results: Results, protocol: Protocol, amount: Amount, stores: Sequence[Path] = ()
+) -> Progress:
+    """How far a study is, ``amount`` being what is wanted; that of gradients is in files of its own in ``stores``."""
+    if study.runner == "gradients":
+        return _of_gradients(study, stores, protocol, amount, results.epochs)
     known = results.of(study, protocol)
     counts = [len(runs.seeds) for runs in known.values()]
     rows = {row["config_hash"]: row for runs in known.values() for row in runs.rows}
@@ -104,6 +108,33 @@ def progress(study: Study, results: Results, protocol: Protocol, amount: Amount)
         tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
         sum(row.get("train_seconds") or row.get("seconds") or 0.0 for row in rows.values()) / 60,
         _left(missing, results, protocol, amount) if study.runner == "training" else _left_to_count(missing, results),
+    )
+
+
+def _of_gradients(
+    study: Study, stores: Sequence[Path], protocol: Protocol, amount: Amount, epochs: int | None
+) -> Progress:
+    """Each dataset and seed once, wherever its file lies; ``epochs``: only those of that length."""
+    found: dict[tuple[str, int, int], float] = {}
+    for content in map(gradients.read, gradients.files(stores)):
+        settings, length = content["settings"], int(content["settings"]["training"]["epochs"])
+        if content["protocol"] == protocol and epochs in (None, length):
+            key = (settings["source"]["data"], int(settings["seed"]), length)
+            found[key] = float(content.get("seconds") or 0.0)
+    seeds: dict[str, set[int]] = {entry.setting.data: set() for entry in study.entries}
+    for data, seed, _ in found:
+        seeds.setdefault(data, set()).add(seed)
+    counts, spent = [len(each) for each in seeds.values()], sum(found.values()) / 60
+    runs, wanted = sum(min(count, amount.seeds) for count in counts), len(counts) * amount.seeds
+    return Progress(
+        len(counts),
+        sum(count > 0 for count in counts),
+        runs,
+        wanted,
+        (min(counts), max(counts)),
+        tuple(sorted({length for _, _, length in found})),
+        spent,
+        (wanted - runs) * spent / len(found) if found else None,
     )
 
 
