@@ -4,6 +4,7 @@ import pytest
 
 from complementary.paper import published
 from complementary.paper.claims import CHECKS, judge
+from complementary.paper.compare import contrasts
 from complementary.paper.protocols import PROTOCOLS
 from complementary.paper.results import Results, read
 from complementary.paper.studies import STUDIES
@@ -49,6 +50,19 @@ def test_a_gain_of_which_a_part_is_missing_is_not_judged(fake, store):
     found = verdict("P2", store)
     assert found.word == "not run yet"
     assert found.evidence.startswith("4 of 8 gains known. s-nl ρ=1: +10.00, fwd")
+
+
+def test_a_gain_over_a_shorter_training_is_none(fake, store):
+    for method, epochs in (("mixup", 100), ("icm", 300)):
+        for loss in ("s-nl", "fwd", "dm", "s-exp"):
+            fake(
+                entry_of("main", method, data="mnist", tail=100.0, loss=loss),
+                0.5 + 0.4 * (epochs == 300),
+                epochs=epochs,
+            )
+    assert verdict("P1", store).evidence == "0 of 4 gains known."
+    pairs = contrasts(STUDIES["main"], read([store]), "ours")
+    assert {pair.ours for pair in pairs} == {None}
 
 
 def test_the_ends_of_a_range_are_the_smallest_and_the_largest_gain(fake, store):

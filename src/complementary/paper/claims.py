@@ -79,7 +79,9 @@ class Gain:
 
 def _gain(pair: tuple[Runs, Runs], figure: str) -> float | None:
     first, second = (runs.spread(figure) for runs in pair)
-    return None if first is None or second is None else 100 * (first.mean - second.mean)
+    if first is None or second is None or pair[0].epochs != pair[1].epochs:
+        return None
+    return 100 * (first.mean - second.mean)
 
 
 def _word(holds: bool, runs: Sequence[Runs]) -> Word:

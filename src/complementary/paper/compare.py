@@ -82,7 +82,7 @@ def _published(study: Study, entry: Entry, names: dict[str, str]) -> dict[str, P
 
 
 def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contrast]:
-    """The pairs of methods that a study compares, setting by setting."""
+    """The pairs of methods that a study compares, setting by setting; none of ours where one was trained longer."""
     figure = next(iter(figures_of(study, protocol).values()))
     known = {(line.entry.where, line.entry.method): line for line in lines(study, results, protocol)}
     found = []
@@ -90,7 +90,8 @@ def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contra
         for a, b in study.pairs:
             first, second = known.get((where, a)), known.get((where, b))
             if first is not None and second is not None:
-                ours = welch(_percent(first, figure), _percent(second, figure))
+                alike = first.runs.epochs == second.runs.epochs
+                ours = welch(_percent(first, figure), _percent(second, figure)) if alike else None
                 found.append(Contrast(first, second, ours, from_paper(first.entry.published, second.entry.published)))
     return found
 
