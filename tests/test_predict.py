@@ -6,6 +6,7 @@ from complementary import load
 from complementary.config import configure
 from complementary.errors import UserError
 from complementary.predict import read_examples
+from complementary.pretrain import PretrainConfig, pretrain
 from complementary.runner import run
 
 
@@ -34,6 +35,12 @@ def test_the_chosen_weights_are_never_replaced_by_others(tmp_path, quick):
     load(tmp_path, "last")
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
+        load(tmp_path)
+
+
+def test_an_encoder_predicts_nothing(tmp_path):
+    pretrain(PretrainConfig(epochs=1, batch=256, body="cnn"), tmp_path, device="cpu")
+    with pytest.raises(UserError, match=r"holds an encoder \(of cll pretrain\), which predicts no class"):
         load(tmp_path)
 
 

@@ -247,7 +247,7 @@ def test_the_probe_of_a_long_tail_uses_the_truth_of_its_own_images():
 def test_vectors_are_refused():
     vectors = Split(torch.randn(300, 2, generator=generator(0, "x")), torch.arange(300) % 3)
     dataset = Dataset("blobs", vectors, None, ("a", "b", "c"), (0.0, 0.0), (1.0, 1.0))
-    with pytest.raises(UserError, match="The set blobs holds vectors; encoders learn from images"):
+    with pytest.raises(UserError, match="The set blobs holds vectors, and encoders learn from images"):
         started(small(), dataset)
 
 

@@ -1,6 +1,7 @@
 """Refining: beliefs by Bayes' rule, and a network that learns from them without any true label."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from complementary import ComplementaryClassifier, data, predict, runner, transitions
+from complementary import ComplementaryClassifier, checkpoint, data, predict, runner, transitions
 from complementary.config import configure
+from complementary.encoders.body import build_body, describe
 from complementary.encoders.weights import load_named
 from complementary.engine import Engine
 from complementary.errors import UserError
@@ -56,14 +58,14 @@ def test_the_loss_is_the_complementary_one_and_the_cross_entropy(name):
         torch.rand(6, 4, generator=random).softmax(1),
     )
     matrix = transitions.uniform(4)
-    found = with_beliefs(LOSSES[name])(logits, torch.cat([excluded, belief], 1), matrix)
+    found = with_beliefs(LOSSES[name], logits, torch.cat([excluded, belief], 1), matrix)
     usual = torch.nn.functional.cross_entropy(logits, belief, reduction="none")
     torch.testing.assert_close(found, LOSSES[name](logits, excluded, matrix) + usual)
 
 
 def test_beliefs_that_were_joined_count_as_a_distribution():
     logits, excluded, joined = torch.randn(2, 3), torch.zeros(2, 3), torch.tensor([[1.0, 0.6, 0.0], [0.0, 0.0, 0.0]])
-    found = with_beliefs(LOSSES["s-nl"])(logits, torch.cat([excluded, joined], 1), None)
+    found = with_beliefs(LOSSES["s-nl"], logits, torch.cat([excluded, joined], 1), None)
     usual = torch.nn.functional.cross_entropy(logits[:1], joined[:1] / 1.6)
     torch.testing.assert_close(found, torch.stack([usual, torch.zeros(())]))
 
@@ -176,6 +178,35 @@ def test_it_resumes_exactly(tmp_path, stop):
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.parametrize("refine", [2, 0], ids=["refining", "features alone"])
+def test_another_encoder_does_not_go_on_where_the_first_one_was(tmp_path, refine):
+    def put(seed):
+        body, _ = build_body("cnn", (1, 8, 8), seed, True)
+        record = describe(body) | {"shape": [1, 8, 8], "mean": [0.3], "std": [0.4]}
+        checkpoint.write(tmp_path / "encoder.safetensors", body.state_dict(), record)
+
+    def interrupt(job):
+        if isinstance(job, Refiner) == bool(refine) and job.steps_before() == 5:
+            raise InterruptedError
+
+    put(0)
+    config = configure(REFINE, encoder=f"run:{tmp_path}", refine=refine)
+    with pytest.raises(InterruptedError):
+        run(config, tmp_path / "run", device="cpu", progress=interrupt, checkpoint_seconds=0)
+    put(1)
+    with pytest.raises(UserError, match="is another one than this run began with; put the first one back"):
+        run(config, tmp_path / "run", device="cpu", resume=True)
+    put(0)
+    run(config, tmp_path / "run", device="cpu", resume=True)
+
+
+def test_the_augmentation_can_be_chosen():
+    policies = [
+        start(configure(REFINE, refine_policy=name), "cpu").policy for name in ("none", "cutout", "randaugment")
+    ]
+    assert [None if p is None else type(p).__name__ for p in policies] == [None, "Cutout", "RandAugment"]
+
+
 def test_predictions_are_made_from_pictures_by_the_refined_network(tmp_path):
     result = run(REFINE, tmp_path / "run", device="cpu")
     test = data.load("digits").test
@@ -203,13 +234,14 @@ def test_the_estimator_refines_too():
     options = {"inputs": "features", "encoder": "random", "mix": "none", "epochs": 1, "refine": 1}
     model = ComplementaryClassifier(**options).fit(images, not_y)
     assert isinstance(model.trainer_, Refiner)
-    assert model.predict_proba(images[:3]).shape == (3, 10)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(images[:3]), model.predict_proba(images[:3]))
 
 
 def test_progress_tells_the_first_training_from_the_second():
     seen = []
     run(REFINE, device="cpu", progress=lambda job: seen.append((job.stage, type(job).__name__, job.epochs)))
-    assert list(dict.fromkeys(seen)) == [("on features, ", "Trainer", 2), ("", "Refiner", 2)]
+    assert list(dict.fromkeys(seen)) == [("on features, ", "Trainer", 2), ("refining, ", "Refiner", 2)]
 
 
 def test_a_refined_network_serves_as_an_encoder(tmp_path):

@@ -39,7 +39,8 @@ class DataConfig:
     subset: Literal["seed", "first"] = "seed"
     """Which examples a long tail (or --head) keeps: drawn by the seed, or the first of each class, as in the paper."""
     inputs: Literal["raw", "features"] = field(default="raw", metadata=LATER)
-    """What the network is shown: the inputs themselves, or the features of --encoder, which then no longer learns."""
+    """What the network is shown: the inputs themselves, or the features of --encoder, which learns no more (but see
+    --refine)."""
     holdout: float = 0.1
     """Share of the training examples whose labels are kept to choose the epoch (SCEL); 0: none."""
 
@@ -149,15 +150,18 @@ class TrainConfig:
     """Mirror pictures at random; None: where that keeps the class (not for digits)."""
     refine: int = field(default=0, metadata=LATER)
     """With --inputs features: afterwards the encoder learns too, for so many epochs, from what was predicted so far
-    and the labels together (docs/encoders.md; randaugment, unless --policy says otherwise)."""
+    and the labels together (docs/encoders.md)."""
     refine_lr: float = field(default=3e-4, metadata=LATER)
     """The largest learning rate of --refine; it falls by a cosine."""
+    refine_policy: str = field(default="randaugment", metadata=LATER)
+    """The stronger augmentation of --refine, as --policy."""
     policy: str = "none"
     """Stronger augmentation after crop and mirror: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
 
     def __post_init__(self) -> None:
         one_of("The loss", self.loss, LOSSES)
-        one_of("The augmentation policy", self.policy, POLICIES)
+        for policy in (self.policy, self.refine_policy):
+            one_of("The augmentation policy", policy, POLICIES)
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         require(self.estimate_epochs >= 1, "estimate-epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")

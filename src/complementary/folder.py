@@ -110,7 +110,7 @@ def loop(
                 progress(job)
             if interrupted and folder is not None:
                 _save(job, folder)
-                where = f"stopped in epoch {job.epoch + 1} of {job.epochs}"
+                where = f"stopped in {job.stage}epoch {job.epoch + 1} of {job.epochs}"
                 raise KeyboardInterrupt(f"{where}; --resume --out {folder} goes on")
 
 

@@ -4,6 +4,7 @@ A linear layer on the features of an encoder that saw no label at all learns in 
 often better than a deep network does (docs/encoders.md).
 """
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,12 @@ class Lens:
     def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
         """Images uint8 [N, C, H, W] -> features float32 [N, D], on the device."""
         return features(self.body.to(device), images, self.mean.to(device), self.std.to(device))
+
+    @functools.cached_property
+    def mark(self) -> Tensor:
+        """A number, int64 [], that is another one for other weights: what a checkpoint remembers of it."""
+        weights = {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
+        return torch.tensor(int(checkpoint.digest(weights, "")[:15], 16))
 
     def write(self, path: Path) -> None:
         """Keep it, as ``cll pretrain`` keeps an encoder.

@@ -52,6 +52,10 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
             f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
             "or name another."
         )
+    if not (folder / "last.safetensors").exists() and (folder / "encoder.safetensors").exists():
+        raise UserError(
+            f"{folder} holds an encoder (of cll pretrain), which predicts no class; name a run of cll train."
+        )
     if weights == "auto":
         weights = "last" if result_of(folder).get("selected_epoch") is None else "selected"
     tensors, record = checkpoint.read(folder / f"{weights}.safetensors")

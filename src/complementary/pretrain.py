@@ -62,7 +62,7 @@ class PretrainConfig(Settings):
     batch: int = 512
     """Images per step; each is seen in two views."""
     lr: float | None = None
-    """Learning rate per 256 images, decayed by a cosine; None: the objective's own."""
+    """Learning rate per 256 images, decayed by a cosine; None: the objective's own (simsiam .03, byol, mocov3 .12)."""
     weight_decay: float = 5e-4
     """L2 penalty."""
     smallest: float = 0.2
@@ -236,7 +236,9 @@ def chosen_images(config: PretrainConfig, dataset: Dataset) -> Tensor:
 def check_images(dataset: Dataset, batch: int, count: int) -> None:
     """Raise unless there are images, and enough of them for a batch."""
     if dataset.train.inputs.ndim != 4:
-        raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
+        raise UserError(
+            f"The set {dataset.name} holds vectors, and encoders learn from images; vectors are clustered as they are."
+        )
     if count < batch:
         raise UserError(f"There are {count} images, fewer than one batch of {batch}; pass --batch {count} or less.")
 

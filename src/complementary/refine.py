@@ -33,7 +33,7 @@ class Refiner(Trainer):
     predicted float [N, K]: probabilities for the training examples of all processes; belief [n, K]: for its own ones.
     """
 
-    rate_option = "--refine-lr"
+    stage, rate_option = "refining, ", "--refine-lr"
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Refiner(Trainer):
         team: Team = ALONE,
     ) -> None:
         t, self.lens, self.kept = config.training, lens, KEPT
-        policy = "randaugment" if t.policy == "none" else t.policy
-        super().__init__(configure(config, epochs=t.refine, lr=t.refine_lr, policy=policy), problem, device, team)
+        options: dict[str, Any] = {"epochs": t.refine, "lr": t.refine_lr, "policy": t.refine_policy}
+        super().__init__(configure(config, **options), problem, device, team)
         self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
         for group in self.optimiser.param_groups:  # a tensor on a GPU, so that a captured step sees it change
             group["lr"] = torch.tensor(self.lr, device=self.device) if self.device.type == "cuda" else self.lr
-        self.loss = self.engine.compiled(with_beliefs(LOSSES[t.loss]))
+        self.loss = functools.partial(self.engine.compiled(with_beliefs), LOSSES[t.loss])
         self.predicted = torch.full((self.examples, len(problem.classes)), 1 / len(problem.classes), device=self.device)
         self.belief = self._believe()
         self.before: dict[str, Any] = {}
@@ -63,6 +63,7 @@ class Refiner(Trainer):
 
     def network(self) -> models.Network:
         """The encoder, with a new last layer."""
+        assert self.lens is not None  # the first thing that was set
         kind, p = describe(self.lens.body), self.problem
         model = models.build(kind["body"], p.shape, len(p.classes), self.config.seed, kind["max_pool"])
         last = {f"fc.{name}": value for name, value in model.fc.state_dict().items()}
@@ -124,16 +125,11 @@ def posterior(predicted: Tensor, excluded: Tensor, transition: Tensor) -> Tensor
         return (predicted.clamp_min(1e-6).log() + excluded.float() @ likely.T).softmax(1)
 
 
-@functools.cache
-def with_beliefs(loss: Loss) -> Loss:
-    """The complementary ``loss`` and the cross-entropy to what is believed, added; labels are both, [B, 2 K].
+def with_beliefs(loss: Loss, logits: Tensor, labels: Tensor, transition: Tensor | None = None) -> Tensor:
+    """The complementary ``loss`` and the cross-entropy to what is believed, added: [B, K], both labels [B, 2 K] -> [B].
 
     Beliefs that were joined (``share="hard-label"``) become a distribution again.
     """
-
-    def both(logits: Tensor, labels: Tensor, transition: Tensor | None = None) -> Tensor:
-        excluded, belief = labels[:, : logits.shape[1]], labels[:, logits.shape[1] :]
-        believed = belief / belief.sum(1, keepdim=True).clamp_min(1)
-        return loss(logits, excluded, transition) - (believed * logits.float().log_softmax(1)).sum(1)
-
-    return both
+    excluded, belief = labels[:, : logits.shape[1]], labels[:, logits.shape[1] :]
+    believed = belief / belief.sum(1, keepdim=True).clamp_min(1)
+    return loss(logits, excluded, transition) - (believed * logits.float().log_softmax(1)).sum(1)

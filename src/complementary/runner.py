@@ -113,7 +113,7 @@ def _trained(
 ) -> Trainer:
     """A training that comes first, at its end."""
     if config.training.refine:
-        config = configure(config, refine=0, policy="none")
+        config = configure(config, refine=0)
     trainer = Trainer(config, problem, engine, team)
     trainer.stage = stage
     loop(trainer, progress=progress)

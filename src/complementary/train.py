@@ -16,6 +16,7 @@ from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.feed import pieces, too_large
 from complementary.job import Job, load_optimiser, named, optimiser_tensors
+from complementary.lens import Lens
 from complementary.losses import LOSSES
 from complementary.mix import Draw, GroupMixup
 from complementary.problem import Problem, build_mixer
@@ -24,14 +25,16 @@ from complementary.rows import Rows
 
 
 class Trainer(Job):
-    """A classifier in training."""
+    """A classifier in training. lens: the encoder that makes its features, or that it began with."""
+
+    lens: Lens | None = None
 
     def __init__(
         self, config: Config, problem: Problem, device: str | torch.device | Engine, team: Team = ALONE
     ) -> None:
         t = config.training
         super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.train), Engine.of(device), team)
-        self.config = config
+        self.config, self.lens = config, self.lens or problem.lens
         problem = problem.shard(team)
         self.streamed = too_large((problem.train, problem.held, problem.test_inputs), self.engine)
         self.problem = problem = problem.to(self.device, inputs=not self.streamed)
@@ -162,13 +165,19 @@ class Trainer(Job):
         return scores
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights now, weights of the selected epoch, and the optimiser's state."""
+        """Weights now, weights of the selected epoch, the optimiser's state, and a mark of the encoder, if any."""
         kept = {f"model/{k}": v for k, v in self.model.state_dict().items()}
+        kept |= {} if self.lens is None else {"encoder": self.lens.mark}
         kept |= {f"selected/{k}": v for k, v in self.selected.items()}
         return kept | optimiser_tensors(self.optimiser)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
+        if self.lens is not None and not torch.equal(tensors.get("encoder", self.lens.mark), self.lens.mark):
+            raise UserError(
+                f"The encoder {self.config.grouping.encoder} is another one than this run began with; put the first "
+                "one back, or start anew with another --out."
+            )
         self.model.load_state_dict(named("model", tensors))
         self.selected = {k: v.to(self.device) for k, v in named("selected", tensors).items()}
         load_optimiser(self.optimiser, tensors)

@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> None:
 ROWS = {
     "accuracy_last": "test accuracy, last epoch",
     "accuracy_selected": "test accuracy, epoch chosen without true labels (SCEL)",
+    "accuracy_selected_before_refining": "the same before refining",
     "estimated_accuracy_selected": "accuracy of that epoch, estimated without true labels (URE)",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (for comparison only)",
     "noise_ratio": "noisy mixes (oracle)",

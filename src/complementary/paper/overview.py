@@ -29,7 +29,7 @@ def status(
         for protocol in protocols:
             rows.append([study.name, protocol, *_cells(progress(study, results, protocol, amount, stores))])
     header = ["study", "protocol", "settings", "runs", "seeds", "minutes spent", "minutes left"]
-    places = ", ".join(map(str, stores)) or "no folder"
+    places = ", ".join(map(str, stores)) or "no folder (start cll where results/paper lies, or name one by --store)"
     known = f"{counted(len(results.rows), 'run')} and {counted(len(results.measured), 'noise ratio')} in {places}"
     return tables.text(f"{known}; a run counts in every study that needs it", [Table("", header, rows, 2)])
 
