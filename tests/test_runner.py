@@ -309,3 +309,13 @@ def test_ctrl_c_is_heard_after_the_step_and_costs_nothing(tmp_path, quick, step)
     found, wanted = contents(tmp_path / "x"), contents(tmp_path / "whole")
     assert found["metrics.jsonl"] == wanted["metrics.jsonl"]
     assert found["last.safetensors"] == wanted["last.safetensors"]
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, quick):
+    with pytest.raises(UserError, match="fewer than one batch"):
+        run(configure(quick, batch=5000), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with pytest.raises(UserError, match="fewer than one batch"):
+        run(configure(quick, batch=5000), tmp_path / "old")
+    assert (tmp_path / "old").exists(), "what was there before stays"

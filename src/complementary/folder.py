@@ -141,7 +141,11 @@ def _heard_later() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second process is turned away. Without fcntl (Windows) there is no lock."""
+    """Hold the folder's lock; a second process is turned away. Without fcntl (Windows) there is no lock.
+
+    A folder that was made for a job which could not even begin goes again.
+    """
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -149,7 +153,13 @@ def _locked(folder: Path) -> Iterator[None]:
     with locks.hold(folder / ".lock", 0.0) as held:
         if not held:
             raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.")
-        yield
+        try:
+            yield
+        except BaseException:
+            if new and {path.name for path in folder.iterdir()} <= {".lock"}:
+                (folder / ".lock").unlink(missing_ok=True)
+                folder.rmdir()
+            raise
 
 
 def _finished(folder: Path, config: Settings, resume: bool) -> bool:
