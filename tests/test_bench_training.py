@@ -63,7 +63,7 @@ def test_the_stages_one_after_the_other_are_the_step(setting):
     x, excluded = parts.load(index, random)
     x, excluded = bench_training.mixed(parts, x, excluded, index, random)
     assert bool((excluded.sum(1) > 0).all())  # nobody alone: the mean over all is the mean over the labelled
-    bench_training.forward_backward(parts, x, excluded)
+    bench_training.forward_backward(parts, parts.model, x, excluded)
     parts.optimiser.step()
     torch.testing.assert_close(dict(parts.model.state_dict()), dict(whole.model.state_dict()))
 

@@ -69,10 +69,10 @@ def _compare(setting: Setting, net: Net, count: int) -> list[Row]:
 
     def apart(index: Tensor, random: torch.Generator) -> Tensor:
         pairs = zip(trainers, batches, strict=True)
-        return torch.stack([forward_backward(trainer, *batch) for trainer, batch in pairs]).sum()
+        return torch.stack([forward_backward(trainer, trainer.model, *batch) for trainer, batch in pairs]).sum()
 
     def stacked(index: Tensor, random: torch.Generator) -> Tensor:
-        return _forward_backward(trainers[0], model, wide, excluded)
+        return forward_backward(trainers[0], model, wide, excluded)
 
     parts = {"apart": apart, "stacked": stacked}
     calls = {how: replayed(setting, part, index, number) for number, (how, part) in enumerate(parts.items())}
@@ -83,16 +83,3 @@ def _compare(setting: Setting, net: Net, count: int) -> list[Row]:
         row |= {"images_per_second": count * net.batch / timing.median}
         rows.append(row | {"times_apart": times_as_fast(timing, timings["apart"])})
     return rows
-
-
-def _forward_backward(trainer: Any, model: nn.Module, x: Tensor, excluded: Tensor) -> Tensor:
-    """As `forward_backward`, of all stacked networks at once: x [B, N C, H, W], excluded [B, N, K]."""
-    model.train()
-    with trainer.engine.autocast():
-        logits = trainer.forward(model, x)
-    losses: Tensor = trainer.loss(logits.flatten(0, 1), excluded.flatten(0, 1), trainer.loss_transition)
-    loss = losses.mean() * excluded.shape[1]
-    for parameter in model.parameters():
-        parameter.grad = None
-    loss.backward()
-    return loss.detach()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from complementary.bench_setting import (
     Net,
@@ -150,7 +150,7 @@ def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
         return lambda index, random: mixed(trainer, x, excluded, index, random)[0]
 
     def learn(index: Tensor, random: torch.Generator) -> Tensor:
-        return forward_backward(icm, x, excluded)
+        return forward_backward(icm, icm.model, x, excluded)
 
     def update(index: Tensor, random: torch.Generator) -> Tensor:
         icm.optimiser.step()
@@ -170,13 +170,16 @@ def mixed(
     return result
 
 
-def forward_backward(trainer: Trainer, x: Tensor, excluded: Tensor) -> Tensor:
-    """What a step does between mixing and update: x [B, ...], excluded [B, K] -> the loss; gradients are left."""
-    trainer.model.train()
+def forward_backward(trainer: Trainer, model: nn.Module, x: Tensor, excluded: Tensor) -> Tensor:
+    """What a step does between mixing and update: x [B, ...], excluded [B, K] -> the loss; gradients are left.
+
+    For several networks in one ``model`` (`bench_stacked`) logits and excluded are [B, N, K].
+    """
+    model.train()
     with trainer.engine.autocast():
-        logits = trainer.forward(trainer.model, x)
-    loss: Tensor = trainer.loss(logits, excluded, trainer.loss_transition).mean()
-    trainer.optimiser.zero_grad(set_to_none=True)
+        logits = trainer.forward(model, x).flatten(0, -2)
+    loss: Tensor = trainer.loss(logits, excluded.flatten(0, -2), trainer.loss_transition).mean()
+    model.zero_grad(set_to_none=True)
     loss.backward()
     return loss.detach()
 

@@ -30,7 +30,7 @@ class Job(ABC):
     ``batch`` and ``examples`` count those of all processes of the ``team``; each has its share of both.
     """
 
-    stage = ""  # said before the epochs of a training that only prepares another
+    stage = ""  # said before the number of an epoch, where a run has trainings of several kinds
     rate_option = "--lr"  # what to lower if the loss turns infinite
     feed: Feed = Resident(Rows(torch.empty(0)))  # what gives a step its raw examples; a subclass sets it, if it likes
 
@@ -119,6 +119,15 @@ class Job(ABC):
         if closed:
             self._close_epoch()
         return closed
+
+    def half_cosine(self) -> float:
+        """From 1 at the first step of the whole training down to 0 at its end, for schedules."""
+        done = self.steps_before() / (self.epochs * self.steps_per_epoch)
+        return (1 + math.cos(math.pi * done)) / 2
+
+    def as_rate(self, value: float) -> Any:
+        """A learning rate as an optimiser wants it: a tensor on a GPU, so that a captured step sees it change."""
+        return torch.tensor(value, device=self.device) if self.device.type == "cuda" else value
 
     def steps_before(self) -> int:
         """How many steps lie behind."""
@@ -243,7 +252,11 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Take back what `optimiser_tensors` gave, laid out in memory as the weights are: fused updates insist on it."""
+    """Take back what `optimiser_tensors` gave, laid out in memory as the weights are: fused updates insist on it.
+
+    Learning rates stay what they are, the very tensors where they are such.
+    """
+    rates = [group["lr"] for group in optimiser.param_groups]
     weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in named("optimiser", tensors).items():
@@ -251,6 +264,8 @@ def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor])
         like = torch.empty_like(weights[int(i)], dtype=value.dtype, device=value.device)
         slots.setdefault(int(i), {})[slot] = like.copy_(value) if value.shape == like.shape else value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate
 
 
 def named(head: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -40,8 +40,10 @@ class Lens:
     @functools.cached_property
     def mark(self) -> Tensor:
         """A number, int64 [], that is another one for other weights: what a checkpoint remembers of it."""
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
-        return torch.tensor(int(checkpoint.digest(weights, "")[:15], 16))
+        return torch.tensor(int(checkpoint.digest(self._tensors(), "")[:15], 16))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
 
     def write(self, path: Path) -> None:
         """Keep it, as ``cll pretrain`` keeps an encoder.
@@ -50,7 +52,7 @@ class Lens:
         """
         record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
         record |= describe(self.body)
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
+        tensors = self._tensors()
         name = stages.named("lens", record | {"weights": checkpoint.digest(tensors, "")})
         shared = stages.place(f"{name}.safetensors")
         try:

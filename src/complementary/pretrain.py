@@ -4,7 +4,6 @@ The result is an encoder: the body's weights, with what is needed to apply it. T
 the kNN probe, where asked for, is an oracle figure in the log.
 """
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -125,8 +124,7 @@ class Pretrainer(Job):
         self.feed = self.feed_of(own, too_large((own,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
         self.body_name = config.body if config.body != "auto" else body_for(shape)
-        kind = (config.encoder, self.body_name, shape, config.seed, config.max_pool, config.start)
-        objective = build_objective(*kind)
+        objective = build_objective(config.encoder, self.body_name, shape, config.seed, config.max_pool, config.start)
         self.objective = objective.to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
         self.loss = engine.compiled(two_views)
@@ -135,17 +133,14 @@ class Pretrainer(Job):
         self.momentum = torch.zeros((), device=self.device)
 
     def _new_optimiser(self) -> torch.optim.SGD:
-        """SGD with the learning rate as a tensor on a GPU, so that a captured step sees it change."""
+        """SGD; where an objective has a part of constant rate, in two groups."""
         constant = self.objective.constant
         parts: list[list[nn.Parameter]] = [[], []]
         for name, parameter in self.objective.named_parameters():
             if parameter.requires_grad:
                 parts[constant is not None and name.startswith(constant)].append(parameter)
-        groups = [{"params": part, "lr": self._as_rate(self.lr)} for part in parts if part]
+        groups = [{"params": part, "lr": self.as_rate(self.lr)} for part in parts if part]
         return torch.optim.SGD(groups, momentum=0.9, weight_decay=self.config.weight_decay, fused=True)
-
-    def _as_rate(self, value: float) -> Any:
-        return torch.tensor(value, device=self.device) if self.device.type == "cuda" else value
 
     # --- the hot path -----------------------------------------------------------------------------
 
@@ -166,8 +161,7 @@ class Pretrainer(Job):
 
     def before_step(self) -> None:
         """Set this step's learning rate and momentum: a half cosine over the whole training."""
-        done = self.steps_before() / (self.epochs * self.steps_per_epoch)
-        fall = (1 + math.cos(math.pi * done)) / 2
+        fall = self.half_cosine()
         set_rate(self.optimiser.param_groups[0], self.lr * fall)  # the second, if any, does not decay
         if self.objective.momentum is not None:
             low, high = self.objective.momentum
@@ -220,10 +214,7 @@ class Pretrainer(Job):
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
         self.objective.load_state_dict(named("objective", tensors))
-        rates = [group["lr"] for group in self.optimiser.param_groups]
         load_optimiser(self.optimiser, tensors)
-        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 def chosen_images(config: PretrainConfig, dataset: Dataset) -> Tensor:

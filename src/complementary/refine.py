@@ -7,7 +7,6 @@ move towards those of the network as it is then. No true label plays a part (doc
 """
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -47,8 +46,8 @@ class Refiner(Trainer):
         options: dict[str, Any] = {"epochs": t.refine, "lr": t.refine_lr, "policy": t.refine_policy}
         super().__init__(configure(config, **options), problem, device, team)
         self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
-        for group in self.optimiser.param_groups:  # a tensor on a GPU, so that a captured step sees it change
-            group["lr"] = torch.tensor(self.lr, device=self.device) if self.device.type == "cuda" else self.lr
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.as_rate(self.lr)
         self.loss = functools.partial(self.engine.compiled(with_beliefs), LOSSES[t.loss])
         self.predicted = torch.full((self.examples, len(problem.classes)), 1 / len(problem.classes), device=self.device)
         self.belief = self._believe()
@@ -79,10 +78,9 @@ class Refiner(Trainer):
 
     def before_step(self) -> None:
         """The learning rate: up during the first epoch, then down by a half cosine."""
-        done = self.steps_before() / (self.epochs * self.steps_per_epoch)
         rise = min(1.0, (self.steps_before() + 1) / self.steps_per_epoch)
         for group in self.optimiser.param_groups:
-            set_rate(group, self.lr * rise * (1 + math.cos(math.pi * done)) / 2)
+            set_rate(group, self.lr * rise * self.half_cosine())
 
     def open_epoch(self) -> None:
         """Let predictions and beliefs follow the network."""
@@ -106,10 +104,7 @@ class Refiner(Trainer):
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
-        rates = [group["lr"] for group in self.optimiser.param_groups]
         super().load_tensors(tensors)
-        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate
         self.predicted.copy_(tensors["predicted"])
         self.belief.copy_(self._believe())
 

@@ -46,10 +46,10 @@ def picture(figure: Any, description: str) -> str:
     return f'<img width="{width}" alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
 
 
-def png(figure: Any) -> bytes:
+def png(figure: Any, dpi: int = 150) -> bytes:
     """A matplotlib figure as PNG bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", facecolor="white")
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
     return buffer.getvalue()
 
 

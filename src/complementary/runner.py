@@ -112,8 +112,6 @@ def _trained(
     config: Config, problem: Problem, engine: Engine, team: Team, stage: str, progress: Progress | None
 ) -> Trainer:
     """A training that comes first, at its end."""
-    if config.training.refine:
-        config = configure(config, refine=0)
     trainer = Trainer(config, problem, engine, team)
     trainer.stage = stage
     loop(trainer, progress=progress)

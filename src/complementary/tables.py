@@ -143,3 +143,8 @@ FORMATS: dict[str, Callable[[Answer], str]] = {
     "latex": as_latex,
     "csv": as_csv,
 }
+
+
+def counted(number: int, what: str) -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -118,11 +118,6 @@ def _base(arguments: list[str]) -> Path | None:
     return stored if "--resume" in given and "--out" in given and stored.exists() else None
 
 
-def counted(count: int, what: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def default_folder(data: str, *rest: object) -> Path:
     """Where a run goes without --out: ``runs/digits-icm-0``; of a path to a file, its name counts."""
     return Path("runs") / "-".join(map(str, (Path(data).name, *rest)))

@@ -8,10 +8,10 @@ from typing import Literal
 import tyro
 
 from complementary.checkpoint import write_bytes
-from complementary.commands.common import OptionalPath, counted
+from complementary.commands.common import OptionalPath
 from complementary.store import Index
 from complementary.summary import Question, ask, option, parse_where
-from complementary.tables import FORMATS
+from complementary.tables import FORMATS, counted
 
 
 @dataclass(frozen=True)

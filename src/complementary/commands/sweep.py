@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from complementary import data
-from complementary.commands.common import counted
 from complementary.errors import UserError
 from complementary.executors import Executor
 from complementary.executors.local import LocalExecutor, devices
@@ -24,6 +23,7 @@ from complementary.settings import require
 from complementary.status import STATES, Earlier, Status, read_status
 from complementary.sweep import Happening, Sweep, Tell, claimed
 from complementary.sweep_folder import SweepFolder
+from complementary.tables import counted
 from complementary.work import How
 
 

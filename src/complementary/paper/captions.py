@@ -1,4 +1,4 @@
-"""What the entries of a table have in common, so that it can stand above them; and words for numbers."""
+"""What the entries of a table have in common, so that it can stand above them."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,7 @@ from complementary.paper import published
 from complementary.paper.compare import Line
 from complementary.paper.entries import Entry
 from complementary.paper.protocols import COMMON, NOISE
+from complementary.tables import counted
 
 KEYS: dict[str, Callable[[Entry], str]] = {
     "data": lambda entry: entry.setting.data,
@@ -64,8 +65,3 @@ def epochs_said(found: Sequence[Line]) -> list[str]:
     if len(known) != 1:
         return []
     return [counted(known[0], "epoch") + ("" if known[0] == EPOCHS else f" where the paper has {EPOCHS}")]
-
-
-def counted(number: int, what: str) -> str:
-    """``1 seed``, ``2 seeds``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from complementary import tables
 from complementary.errors import UserError
 from complementary.paper import published
-from complementary.paper.captions import common, counted, lengths
+from complementary.paper.captions import common, lengths
 from complementary.paper.claims import judge
 from complementary.paper.compare import Line, from_paper, lines
 from complementary.paper.entries import as_coded_method
@@ -15,7 +15,7 @@ from complementary.paper.render import entries_table, heading, show_published, t
 from complementary.paper.results import Results
 from complementary.paper.runs import Amount, progress
 from complementary.paper.studies import STUDIES, Study
-from complementary.tables import Table
+from complementary.tables import Table, counted
 
 Links = Mapping[tuple[str, Protocol], str]  # study and protocol -> the address of a picture
 

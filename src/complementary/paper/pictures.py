@@ -1,6 +1,5 @@
 """The pictures of the page: a small PNG file for each study and protocol of which there is something to draw."""
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from complementary.paper import figures
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.results import Results
 from complementary.paper.studies import STUDIES
+from complementary.report import png
 
 DPI = 90  # many of them are kept in the repository
 Pictures = Mapping[tuple[str, Protocol], bytes]  # by study and protocol
@@ -25,9 +25,7 @@ def draw_all(results: Results, stores: Sequence[Path]) -> Pictures:
                 figure = figures.draw(study, results, protocol, stores)
             except figures.NoPicture:
                 continue
-            out = io.BytesIO()
-            figure.savefig(out, format="png", dpi=DPI, bbox_inches="tight", facecolor="white")
-            found[study.name, protocol] = out.getvalue()
+            found[study.name, protocol] = png(figure, DPI)
     return found
 
 
