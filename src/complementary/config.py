@@ -57,6 +57,9 @@ class ClusterConfig:
 
     clusters: int = 50
     """Number of clusters (k-means)."""
+    clustering: Literal["kmeans", "spectral"] = field(default="kmeans", metadata=LATER)
+    """What k-means is given: the features (the paper), or the leading eigenvectors of their neighbour graph, which
+    follow clusters of any shape (cleaner ones, in time that grows with the square of the examples)."""
     encoder: str = "pixels"
     """What is clustered: pixels, random, the features of simsiam, byol or mocov3 (pretrained first, once),
     run:FOLDER (of cll pretrain), file:WEIGHTS (an encoder, or a ResNet-18 state dict) or embeddings:Z.npy."""

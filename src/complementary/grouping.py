@@ -13,6 +13,7 @@ from complementary.embed import LONG, Source, embed, identity
 from complementary.errors import UserError
 from complementary.rng import address
 from complementary.rows import rows_of
+from complementary.spectral import leading, spectral
 from complementary.supervision import resolve
 
 
@@ -56,17 +57,35 @@ def clusters_of(
     if known is None:
         return make()
     k_means = {"kmeans": 1, "clusters": grouping.clusters, "restarts": grouping.restarts, "seed": config.seed}
+    if grouping.clustering != "kmeans":
+        k_means |= {grouping.clustering: 1}
     return stages.clusters(inputs, grouping.clusters, known | k_means, make)
 
 
 def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
-    """k-means with this configuration's seed and restarts: points [M, D] -> int64 [M]."""
+    """k-means with this configuration's seed and restarts: points [M, D] as `points_of` gives them -> int64 [M]."""
+    if config.grouping.clustering == "spectral":
+        points = leading(points, clusters)
     return kmeans(points, clusters, address(config.seed, "clusters"), config.grouping.restarts).assignment
 
 
 def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
-    """What is clustered: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
+    """What k-means is given: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
+    return seen_as(config, features_of(config, dataset, chosen, device))
+
+
+def features_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
+    """What the encoder makes of the training examples at ``chosen`` int [M]: unit vectors float32 [M, D]."""
     return embed(source_of(config, dataset, device), dataset, chosen)
+
+
+def seen_as(config: Config, features: Tensor) -> Tensor:
+    """``features`` [M, D] as the option clustering wants them for k-means: float32 [M, D']."""
+    if config.grouping.clustering == "kmeans":
+        return features
+    if len(features) >= LONG:
+        to_stderr(f"finding the neighbours of {len(features):,} examples (all pairs are compared)")
+    return spectral(features)
 
 
 def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:

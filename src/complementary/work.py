@@ -18,7 +18,7 @@ from complementary.engine import Engine
 from complementary.errors import UserError
 from complementary.executors import Failures
 from complementary.grid import Cell
-from complementary.grouping import clusters_of, points_of
+from complementary.grouping import clusters_of, features_of
 from complementary.job import Job
 from complementary.pack import together
 from complementary.plan import Stage
@@ -106,7 +106,7 @@ class RunStage:
         config = self.stage.config
         dataset = data.load(config.source.data)
         chosen, _, _ = supervise(config, dataset)
-        make: Any = points_of if self.stage.kind == "encoder" else clusters_of
+        make: Any = features_of if self.stage.kind == "encoder" else clusters_of
         make(config, dataset, chosen, str(self.how.engine(device).device))  # sets what holds for the whole process
         say("finished")
 

@@ -21,7 +21,7 @@ from complementary.device import versions
 from complementary.embed import embed_test
 from complementary.encoder_report import judge, probe, rows
 from complementary.errors import UserError
-from complementary.grouping import clusters_of, points_of, source_of
+from complementary.grouping import clusters_of, features_of, seen_as, source_of
 from complementary.settings import require
 from complementary.supervision import supervise
 
@@ -72,11 +72,11 @@ class Work:
     excluded: Tensor
     split: Split
 
-    def points(self) -> Tensor | None:
-        """Unit vectors [M, D]; None where clusters come from a file."""
+    def features(self) -> Tensor | None:
+        """What the encoder sees: unit vectors [M, D]; None where clusters come from a file."""
         if self.config.grouping.assignments:
             return None
-        return points_of(self.config, self.dataset, self.chosen)
+        return features_of(self.config, self.dataset, self.chosen)
 
     def compared(self, counts: tuple[int, ...], points: Tensor | None) -> dict[int, Tensor]:
         """The assignment int [M] for each sensible number of clusters; the one that there is, if it is a file's."""
@@ -100,7 +100,8 @@ def main(arguments: list[str]) -> None:
     _check(options.out, options.report, options.json)
     work, probing = start(options.config()), options.probe or options.json is not None
     comparing = probing or options.report is not None
-    points = work.points() if comparing else None  # embedded once, for all numbers of clusters
+    features = work.features() if comparing else None  # embedded once, for all numbers of clusters
+    points = None if features is None else seen_as(work.config, features)
     assignment = work.clusters(options.grouping.clusters, points)
     if comparing:
         _judging(assignment)
@@ -115,7 +116,7 @@ def main(arguments: list[str]) -> None:
             choice = recommendation(found, points, work.excluded, work.generating, work.split.truth)
         _report(options.report, page(work.config, work.split.inputs, assignment, figures, choice), choice)
     if probing:
-        _probe(options, work, points, found)
+        _probe(options, work, features, found)
 
 
 def _check(*paths: Path | None) -> None:
@@ -169,14 +170,14 @@ def _judging(assignment: Tensor) -> None:
     to_stderr(f"judging {int(assignment.max()) + 1} clusters of {len(assignment):,} examples")
 
 
-def _probe(options: Cluster, work: Work, points: Tensor | None, found: dict[int, Tensor]) -> None:
+def _probe(options: Cluster, work: Work, features: Tensor | None, found: dict[int, Tensor]) -> None:
     """Judge the encoder and each clustering, print it all, and write it if asked to."""
     figures: dict[str, Any] = {}
-    if points is not None:
+    if features is not None:
         test = work.dataset.test
         to_stderr("probing the encoder by kNN and a linear layer")
         vectors = embed_test(source_of(work.config, work.dataset), work.dataset)
-        figures = probe(points, work.split.truth, vectors, None if test is None else test.truth)
+        figures = probe(features, work.split.truth, vectors, None if test is None else test.truth)
     figures["clusterings"] = []
     for count, assignment in found.items():
         _judging(assignment)
