@@ -39,21 +39,23 @@ def demo() -> bytes:
 def encoders() -> bytes:
     """Loss, collapse gauge and kNN accuracy while pretraining, of the runs in results/encoders."""
     runs = {p.stem: json.loads(p.read_text()) for p in sorted((ROOT / "results/encoders").glob("*.json"))}
-    figure, axes = report.new_figure(11, 3.2, columns=3)
+    figure, axes = report.new_figure(13, 3.6, columns=4, width_ratios=[1, 1, 1, 0.62])
     panels = {
         "loss": "loss (negative cosine; MoCo v3's is another)",
         "gauge": "collapse gauge (healthy: near 1)",
         "oracle_knn": "kNN accuracy (oracle)",
     }
-    for colour, (name, run) in enumerate((n, r) for n, r in runs.items() if r["metrics"]):
-        for axis, (key, title) in zip(axes[0], panels.items(), strict=True):
+    for colour, (name, run) in enumerate((n, r) for n, r in runs.items() if r.get("metrics")):
+        for axis, (key, title) in zip(axes[0][:3], panels.items(), strict=True):
             points = [(row["epoch"], row[key]) for row in run["metrics"] if row.get(key) is not None]
             if key == "loss" and "mocov3" in name:  # a cross-entropy above 2: the others would be a line at the bottom
                 points = []
-            axis.plot([e for e, _ in points], [v for _, v in points], f"C{colour}", label=name, linewidth=1.5)
+            style = "-" if colour < 10 else "--"
+            axis.plot([e for e, _ in points], [v for _, v in points], f"C{colour}", linestyle=style, label=name, lw=1.4)
             _title(axis, title)
             axis.set_xlabel("epoch", fontsize=9)
-    axes[0][0].legend(frameon=False, fontsize=8)
+    axes[0][3].legend(*axes[0][0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="center left")
+    axes[0][3].axis("off")
     return report.png(figure)
 
 

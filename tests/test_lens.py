@@ -1,8 +1,11 @@
 """Learning from features: the encoder stays as it is, and new examples go the same way."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from complementary import ComplementaryClassifier, checkpoint, embed, predict
 from complementary.config import configure
@@ -47,6 +50,43 @@ def test_clusters_and_labels_do_not_depend_on_what_the_network_is_shown():
     raw, seen = prepare(configure(config, inputs="raw")), prepare(config)
     assert torch.equal(raw.group, seen.group)
     assert raw.facts == seen.facts
+
+
+def mirrored_digits():
+    """The digits, as a set whose pictures may be mirrored."""
+    return dataclasses.replace(load("digits"), flip=True)
+
+
+def test_mirrored_features_are_the_mean_of_both_and_do_not_tell_left_from_right(tmp_path):
+    plain = lens("resnet18", (3, 16, 16))
+    both = dataclasses.replace(plain, mirror=True)
+    images = torch.randint(256, (6, 3, 16, 16), dtype=torch.uint8)
+    torch.testing.assert_close(both(images), F.normalize(plain(images) + plain(images.flip(-1))))
+    torch.testing.assert_close(both(images), both(images.flip(-1)))
+    assert not torch.allclose(plain(images), plain(images.flip(-1)), atol=1e-3)
+    both.write(tmp_path / "encoder.safetensors")
+    torch.testing.assert_close(Lens.read(tmp_path / "encoder.safetensors")(images), both(images))
+
+
+def test_new_examples_are_mirrored_as_the_training_examples_were():
+    dataset = mirrored_digits()
+    seen = look(configure(FEATURES, mirror=True), dataset, torch.arange(50))
+    torch.testing.assert_close(seen.lens(dataset.train.inputs[:50]), seen.source)
+    torch.testing.assert_close(seen.lens(dataset.test.inputs), seen.test)
+    assert not torch.allclose(look(FEATURES, dataset, torch.arange(50)).source, seen.source, atol=1e-3)
+
+
+def test_kept_features_are_not_taken_for_mirrored_ones():
+    dataset, chosen = mirrored_digits(), torch.arange(50)
+    one, other = (embed.identity(Source("random", mirror=mirror), dataset, chosen) for mirror in (False, True))
+    assert one != other
+
+
+@pytest.mark.parametrize(("encoder", "flip", "match"), [("pixels", True, "encoder"), ("random", False, "mirrored")])
+def test_what_cannot_be_mirrored_is_refused(encoder, flip, match):
+    dataset = dataclasses.replace(load("digits"), flip=flip)
+    with pytest.raises(UserError, match=match):
+        embed.embed(Source(encoder, mirror=True), dataset, torch.arange(20))
 
 
 @pytest.mark.parametrize("kind", ["cnn", "resnet18"])

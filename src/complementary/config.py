@@ -67,6 +67,8 @@ class ClusterConfig:
     """Epochs of pretraining, where the encoder is still to be trained."""
     encoder_seed: int | None = None
     """Seed of the encoder, so that one can serve several runs on the same examples; None: the run's."""
+    mirror: bool = field(default=False, metadata=LATER)
+    """Average an image's features with those of its mirror image: better ones, at twice the cost of embedding."""
     assignments: str | None = None
     """A file of cll cluster --out: take the clusters from there, without any encoder."""
     restarts: int = 3

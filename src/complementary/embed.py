@@ -51,11 +51,14 @@ class Source:
     seed: int = 0
     pretrain_epochs: int = 800
     device: str = "auto"
+    mirror: bool = False
 
 
 def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
     """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
     kind, _, path = source.encoder.partition(":")
+    if source.mirror:
+        _check_mirror(kind, dataset)
     if kind == "embeddings" and path:
         return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
     return _encode(source, dataset, rows_of(dataset.train.inputs, chosen), progress)
@@ -66,6 +69,13 @@ def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
     if dataset.test is None or source.encoder.startswith("embeddings:"):
         return None
     return _encode(source, dataset, Rows(dataset.test.inputs), None)
+
+
+def _check_mirror(kind: str, dataset: Dataset) -> None:
+    if kind in ("pixels", "embeddings"):
+        raise UserError(f"--mirror is for encoders that look at images, which --encoder {kind} is not; leave it out.")
+    if not dataset.flip:
+        raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")
 
 
 def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Tensor:
@@ -80,7 +90,7 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
         if len(inputs) >= LONG:
             to_stderr(f"embedding {len(inputs):,} images by {source.encoder}")
         mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-        return features(body, inputs, mean, std, tell=_teller(len(inputs))).cpu()
+        return features(body, inputs, mean, std, tell=_teller(len(inputs)), mirror=source.mirror).cpu()
 
     known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
     return make() if known is None else stages.features(known | {"features": 1}, make)
@@ -111,7 +121,8 @@ def _identity(source: Source, dataset: Dataset, inputs: Rows, chosen: Tensor | N
         encoder = _content(source, dataset, chosen)
     except (OSError, UserError):
         return None  # `embed` will say what is wrong
-    return {"encoder": encoder, "inputs": digest(inputs), "mean": list(dataset.mean), "std": list(dataset.std)}
+    known = {"encoder": encoder, "inputs": digest(inputs), "mean": list(dataset.mean), "std": list(dataset.std)}
+    return known | ({"mirror": True} if source.mirror else {})
 
 
 def _content(source: Source, dataset: Dataset, chosen: Tensor | None) -> str:

@@ -94,4 +94,4 @@ def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
     _, tail = resolve(config, dataset)
     draws = "paper" if source.subset == "first" else source.draws  # to an encoder both mean the first examples
     seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
-    return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device)
+    return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device, grouping.mirror)

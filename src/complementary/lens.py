@@ -26,16 +26,18 @@ from complementary.models import Network
 
 @dataclass(frozen=True)
 class Lens:
-    """An encoder for images of ``shape`` [C, H, W], with their mean and std [C]."""
+    """An encoder for images of ``shape`` [C, H, W], with their mean and std [C]; ``mirror`` as in `features`."""
 
     body: Network
     shape: tuple[int, ...]
     mean: Tensor
     std: Tensor
+    mirror: bool = False
 
     def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
         """Images uint8 [N, C, H, W] -> features float32 [N, D], on the device."""
-        return features(self.body.to(device), images, self.mean.to(device), self.std.to(device))
+        mean, std = self.mean.to(device), self.std.to(device)
+        return features(self.body.to(device), images, mean, std, mirror=self.mirror)
 
     @functools.cached_property
     def mark(self) -> Tensor:
@@ -51,7 +53,7 @@ class Lens:
         The many runs of a sweep share one file on the disk: a link to it, where the disk has such.
         """
         record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
-        record |= describe(self.body)
+        record |= describe(self.body) | ({"mirror": True} if self.mirror else {})
         tensors = self._tensors()
         name = stages.named("lens", record | {"weights": checkpoint.digest(tensors, "")})
         shared = stages.place(f"{name}.safetensors")
@@ -71,7 +73,8 @@ class Lens:
         record = checkpoint.record_of(path)
         shape = tuple(record.get("shape", ()))
         body = load_body(path, shape)  # says so if the file is not whole
-        return Lens(body, shape, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+        mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        return Lens(body, shape, mean, std, record.get("mirror", False))
 
 
 class Seen(NamedTuple):
@@ -109,7 +112,7 @@ def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto")
         return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
     source = source_of(config, dataset, device)
     vectors = embed(source, dataset, chosen)
-    lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std)
+    lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std, source.mirror)
     spread = vectors.std(0)
     spread = torch.where(spread > 1e-8, spread, 1.0)
     places = torch.arange(len(vectors))

@@ -92,7 +92,7 @@ class _Needs:
         seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
         examples = [source.data, tail, source.head, source.draws, source.subset, seed]
         encoder = [*examples, grouping.encoder, grouping.pretrain_epochs]
-        how = [grouping.clustering, grouping.clusters, grouping.restarts, config.seed]
+        how = [grouping.mirror, grouping.clustering, grouping.clusters, grouping.restarts, config.seed]
         clusters = _key("clusters", [*encoder, *how]) if clustered else ""
         return _Needs(_key("encoder", encoder) if grouping.encoder in ENCODERS else "", clusters)
 

@@ -60,4 +60,5 @@ def _affinity(similarity: Tensor, index: Tensor) -> Tensor:
     where = torch.stack([torch.cat([own, other]), torch.cat([other, own])])
     degree = torch.zeros(count, device=index.device).index_add_(0, where[0], weight.repeat(2))
     weight = weight.repeat(2) * degree.rsqrt()[where].prod(0)
-    return torch.sparse_coo_tensor(where, weight, (count, count), check_invariants=False).coalesce()
+    with torch.sparse.check_sparse_tensor_invariants(False):  # said aloud, or torch warns that it does not check
+        return torch.sparse_coo_tensor(where, weight, (count, count)).coalesce()

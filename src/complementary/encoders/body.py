@@ -40,15 +40,21 @@ def features(
     std: Tensor,
     batch: int | None = None,
     tell: Callable[[int], None] = lambda done: None,
+    mirror: bool = False,
 ) -> Tensor:
     """Unit feature vectors in evaluation mode, without augmentation: images uint8 [N, C, H, W] -> float32 [N, D].
 
-    ``tell`` is called with the number of images done so far.
+    ``tell`` is called with the number of images done so far. ``mirror``: the mean of an image's vector and that of
+    its mirror image.
     """
     body.eval()
     batch = batch or (2048 if mean.device.type == "cuda" else 256)  # on a CPU more would only take gigabytes
     parts = list[Tensor]()
     for part in pieces(images, mean.device, batch):
-        parts.append(body.features(normalise(part, mean, std)))
+        seen = body.features(normalise(part, mean, std))
+        if mirror:
+            other = body.features(normalise(part.flip(-1), mean, std))
+            seen = F.normalize(seen.float()) + F.normalize(other.float())
+        parts.append(seen)
         tell(batch * len(parts))
     return F.normalize(torch.cat(parts).float())
