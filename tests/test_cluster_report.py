@@ -188,7 +188,7 @@ def test_the_page_shows_everything_and_fetches_nothing(clustered, choice):
         assert name in found.text
         assert value in found.text
     assert "Clusters of digits" in found.text
-    assert "1,437 training examples, encoder pixels, seed 0" in found.text
+    assert "1,437 training examples, encoder pixels, k-means, seed 0" in found.text
     assert "Figures marked oracle need the true labels" in found.text
     assert "20 (recommended)70.0 ± 5.0 %69.0 %0.250" in found.text
     assert found.text.count("(recommended)") == 1
@@ -227,4 +227,4 @@ def test_names_are_text_and_never_markup(clustered):
     assert "Clusters of a&b<script>.npz" in found.text
     assert "encoder run:<img src=>" in found.text
     told = configure(config, assignments="<b>.safetensors")
-    assert "encoder <b>.safetensors" in read_page(page(told, torch.randn(1437, 2), home, figures, None)).text
+    assert "clusters from <b>.safetensors" in read_page(page(told, torch.randn(1437, 2), home, figures, None)).text

@@ -252,7 +252,7 @@ def test_resnet_weights_with_torchvisions_names_are_taken(tmp_path, resnet, weig
 def test_a_long_embedding_says_how_far_it_is(monkeypatch, capsys):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    tell = embedding._teller(1000)
+    tell = embedding.teller("embedded", 1000)
     for clock[0], done in ((5.0, 100), (16.0, 250), (20.0, 400), (32.0, 500), (64.0, 1000)):
         tell(done)
     assert capsys.readouterr().err == (

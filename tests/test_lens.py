@@ -13,6 +13,7 @@ from complementary.data import Dataset, Split, load
 from complementary.embed import Source, find_body
 from complementary.encoders.body import build_body, describe
 from complementary.errors import UserError
+from complementary.grouping import features_of
 from complementary.lens import Lens, look
 from complementary.pack import together
 from complementary.problem import prepare, training_truth
@@ -82,11 +83,19 @@ def test_kept_features_are_not_taken_for_mirrored_ones():
     assert one != other
 
 
-@pytest.mark.parametrize(("encoder", "flip", "match"), [("pixels", True, "encoder"), ("random", False, "mirrored")])
-def test_what_cannot_be_mirrored_is_refused(encoder, flip, match):
+@pytest.mark.parametrize(
+    ("options", "flip", "match"),
+    [
+        ({"encoder": "pixels"}, True, "look at images"),
+        ({"encoder": "embeddings:z.npy"}, True, "look at images"),
+        ({"encoder": "random"}, False, "mirrored"),
+        ({"encoder": "random", "flip": False}, True, "mirrored"),
+    ],
+)
+def test_what_cannot_be_mirrored_is_refused(options, flip, match):
     dataset = dataclasses.replace(load("digits"), flip=flip)
     with pytest.raises(UserError, match=match):
-        embed.embed(Source(encoder, mirror=True), dataset, torch.arange(20))
+        features_of(configure(mirror=True, **options), dataset, torch.arange(20))
 
 
 @pytest.mark.parametrize("kind", ["cnn", "resnet18"])

@@ -14,12 +14,12 @@ FOLDER = Path(__file__).parent.parent / "results/clusters"
 FILES = sorted(FOLDER.glob("*.safetensors"))
 NAME = re.compile(
     r"(?P<data>[a-z0-9]+)-rho(?P<rho>\d+)-(?P<encoder>[a-z0-9]+)(?P<bare>-no-max-pool)?(-(?P<epochs>\d+))?"
-    r"(?P<spectral>-spectral)?-k(?P<count>\d+)"
+    r"(?P<again>-again)?(?P<spectral>-spectral)?-k(?P<count>\d+)"
 )
 
 
 def test_there_are_some() -> None:
-    assert len(FILES) >= 58
+    assert len(FILES) >= 61
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
@@ -46,6 +46,17 @@ def test_files_of_one_set_belong_to_the_same_images() -> None:
         assert said is not None
         digests.setdefault(f"{said['data']} {said['rho']}", set()).add(assignments.read(path)[1]["inputs_sha256"])
     assert {name: len(found) for name, found in digests.items()} == dict.fromkeys(digests, 1)
+
+
+def test_files_of_one_encoder_are_of_one_training() -> None:
+    seen: dict[str, set[float]] = {}
+    for path in FILES:
+        made_by = assignments.read(path)[1]["made_by"]
+        if "oracle_knn" in made_by:
+            encoder = re.sub(r"(-spectral)?-k\d+$", "", path.stem)
+            seen.setdefault(encoder, set()).add(made_by["oracle_knn"])
+    assert len(seen) >= 8
+    assert {name: len(found) for name, found in seen.items()} == dict.fromkeys(seen, 1)
 
 
 @pytest.mark.parametrize(("name", "ratio"), [("mnist", 1), ("mnist", 100), ("cifar10", 1), ("cifar10", 100)])

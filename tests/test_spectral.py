@@ -1,5 +1,7 @@
 """The neighbour graph's eigenvectors: against their definition, against scikit-learn, and what they are good for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,11 @@ from sklearn.manifold import spectral_embedding
 from torch import Tensor
 
 import complementary.spectral as module
-from complementary import data
+from complementary import data, grouping
 from complementary.cluster import kmeans
 from complementary.cluster_scores import same_class
 from complementary.config import configure
+from complementary.errors import UserError
 from complementary.grouping import cluster_points, clusters_of, points_of
 from complementary.spectral import leading, nearest, spectral
 
@@ -75,6 +78,24 @@ def test_the_vectors_span_the_leading_eigenspace(dense: int, monkeypatch: pytest
     assert np.abs(found @ found.T - rows @ rows.T).max() < 0.02
 
 
+def test_the_sparse_way_finds_all_thirty_dimensions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = torch.Generator().manual_seed(0)
+    centres, home = torch.randn(30, 24, generator=source), torch.arange(1_800) % 30
+    points = F.normalize(centres[home] + 0.7 * torch.randn(1_800, 24, generator=source))
+    dense = spectral(points)
+    monkeypatch.setattr(module, "DENSE", 0)
+    sparse = spectral(points)
+    assert sparse.shape == (1_800, 30)
+    assert float((dense @ dense.T - sparse @ sparse.T).abs().mean()) < 0.01
+
+
+def test_progress_is_told() -> None:
+    told: list[int] = []
+    points, _ = two_moons(400)
+    spectral(points, tell=told.append)
+    assert told[-1] == 400
+
+
 def test_linked_points_stay_together_where_balls_fail() -> None:
     points, truth = two_moons()
     plain = kmeans(points, 2).assignment
@@ -133,6 +154,22 @@ def test_a_training_can_ask_for_it() -> None:
     plain = clusters_of(configure(config, clustering="kmeans"), digits, chosen)
     assert same_class(found, digits.train.truth) > same_class(plain, digits.train.truth)
     assert config.hash() != configure(config, clustering="kmeans").hash()
+
+
+def test_large_sets_are_linked_once_for_all_numbers_of_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    monkeypatch.setattr(grouping, "LONG", 100)
+    digits, chosen = data.load("digits"), torch.arange(700)
+    for count in (5, 12):
+        clusters_of(configure(data="digits", encoder="pixels", clusters=count, clustering="spectral"), digits, chosen)
+    assert capsys.readouterr().err.count("finding the neighbours of 700 examples") == 1
+
+
+def test_clusters_from_a_file_are_not_clustered_otherwise() -> None:
+    with pytest.raises(UserError, match=r"clustering is spectral.*--assignments"):
+        configure(assignments="a.safetensors", clustering="spectral")
 
 
 @pytest.mark.gpu

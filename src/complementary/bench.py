@@ -9,6 +9,7 @@ A section that fails says so in one line, and the others go on. What the figures
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from complementary.engine import Engine
 from complementary.errors import UserError, one_of
 
 Say = Callable[[str], None]
+COMPILER = ("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "TORCHINDUCTOR_MAX_AUTOTUNE")  # what may change the kernels
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def about(engine: Engine, scale: Scale, quick: bool) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": quick,
         "engine": how,
+        "compiler": {name: value for name, value in os.environ.items() if name in COMPILER},
         "scale": dataclasses.asdict(scale),
         "sections": {},
     }

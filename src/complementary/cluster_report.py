@@ -96,7 +96,7 @@ def recommendation(
 ) -> Choice:
     """Choose a number of clusters by the truth-free estimate.
 
-    found: the assignment int [N] for each number; points [N, D]: what was clustered; excluded [N, K] and generating
+    found: the assignment int [N] for each number; points [N, D]: the features; excluded [N, K] and generating
     matrix as in `measure`; truth int [N] or None adds oracle figures.
     """
     transition = _known(generating, excluded)
@@ -117,12 +117,15 @@ def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
 
 def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
     """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
-    title, encoder = f"Clusters of {config.source.data}", config.grouping.assignments or config.grouping.encoder
+    title, grouping = f"Clusters of {config.source.data}", config.grouping
+    how = f"encoder <code>{html.escape(grouping.encoder)}</code>{', mirrored too' if grouping.mirror else ''}, "
+    how += "k-means on the neighbour graph" if grouping.clustering == "spectral" else "k-means"
+    if grouping.assignments:
+        how = f"clusters from <code>{html.escape(grouping.assignments)}</code>"
     marked = " Figures marked <em>oracle</em> need the true labels; the others do not." if figures.oracle else ""
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f"<p>{len(assignment):,} training examples, encoder <code>{html.escape(encoder)}</code>, "
-        f"seed {config.seed}.{marked}</p>",
+        f"<p>{len(assignment):,} training examples, {how}, seed {config.seed}.{marked}</p>",
         report.table(["figure", "value"], [list(row) for row in figures.rows()]),
         report.picture(_sizes(assignment), "Sizes of the clusters"),
     ]

@@ -59,7 +59,7 @@ class ClusterConfig:
     """Number of clusters (k-means)."""
     clustering: Literal["kmeans", "spectral"] = field(default="kmeans", metadata=LATER)
     """What k-means is given: the features (the paper), or the leading eigenvectors of their neighbour graph, which
-    follow clusters of any shape (cleaner ones, in time that grows with the square of the examples)."""
+    follow clusters of any shape (often cleaner, in time that grows with the square of the examples)."""
     encoder: str = "pixels"
     """What is clustered: pixels, random, the features of simsiam, byol or mocov3 (pretrained first, once),
     run:FOLDER (of cll pretrain), file:WEIGHTS (an encoder, or a ResNet-18 state dict) or embeddings:Z.npy."""
@@ -77,6 +77,8 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         require(self.clusters >= 0, "clusters", self.clusters, "0 (no clusters) or more")
         require(self.restarts >= 1, "restarts", self.restarts, "at least 1")
+        taken = self.assignments is None or self.clustering == "kmeans"
+        require(taken, "clustering", self.clustering, "left out where --assignments brings the clusters from a file")
 
 
 @dataclass(frozen=True)

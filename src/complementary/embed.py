@@ -57,8 +57,6 @@ class Source:
 def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
     """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
     kind, _, path = source.encoder.partition(":")
-    if source.mirror:
-        _check_mirror(kind, dataset)
     if kind == "embeddings" and path:
         return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
     return _encode(source, dataset, rows_of(dataset.train.inputs, chosen), progress)
@@ -69,13 +67,6 @@ def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
     if dataset.test is None or source.encoder.startswith("embeddings:"):
         return None
     return _encode(source, dataset, Rows(dataset.test.inputs), None)
-
-
-def _check_mirror(kind: str, dataset: Dataset) -> None:
-    if kind in ("pixels", "embeddings"):
-        raise UserError(f"--mirror is for encoders that look at images, which --encoder {kind} is not; leave it out.")
-    if not dataset.flip:
-        raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")
 
 
 def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Tensor:
@@ -90,20 +81,20 @@ def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Te
         if len(inputs) >= LONG:
             to_stderr(f"embedding {len(inputs):,} images by {source.encoder}")
         mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-        return features(body, inputs, mean, std, tell=_teller(len(inputs)), mirror=source.mirror).cpu()
+        return features(body, inputs, mean, std, tell=teller("embedded", len(inputs)), mirror=source.mirror).cpu()
 
     known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
     return make() if known is None else stages.features(known | {"features": 1}, make)
 
 
-def _teller(total: int) -> Callable[[int], None]:
-    """Says from time to time how far an embedding of ``total`` images is, and how long the rest takes."""
+def teller(did: str, total: int) -> Callable[[int], None]:
+    """Says from time to time how many of ``total`` examples are ``did``, and how long the rest takes."""
     started, pace = time.monotonic(), Pace()
 
     def tell(done: int) -> None:
         if done < total and pace.due():
             left = timedelta(seconds=round((time.monotonic() - started) / done * (total - done)))
-            to_stderr(f"embedded {done:,} of {total:,} images, about {left} left")
+            to_stderr(f"{did} {done:,} of {total:,} images, about {left} left")
 
     return tell
 

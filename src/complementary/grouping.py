@@ -9,7 +9,8 @@ from complementary.cluster import kmeans
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.screen import to_stderr
-from complementary.embed import LONG, Source, embed, identity
+from complementary.device import choose_device
+from complementary.embed import LONG, Source, embed, identity, teller
 from complementary.errors import UserError
 from complementary.rng import address
 from complementary.rows import rows_of
@@ -69,23 +70,32 @@ def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
     return kmeans(points, clusters, address(config.seed, "clusters"), config.grouping.restarts).assignment
 
 
-def points_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
-    """What k-means is given: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M]."""
-    return seen_as(config, features_of(config, dataset, chosen, device))
+def points_of(
+    config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto", features: Tensor | None = None
+) -> Tensor:
+    """What k-means is given: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M].
+
+    ``features`` [M, D]: what `features_of` gives, if it is known already.
+    """
+    if features is None:
+        features = features_of(config, dataset, chosen, device)
+    if config.grouping.clustering == "kmeans":
+        return features
+    count, there = len(chosen), features.to(choose_device(device))
+    if count < LONG:
+        return spectral(there).cpu()
+
+    def make() -> Tensor:
+        to_stderr(f"finding the neighbours of {count:,} examples (all pairs are compared)")
+        return spectral(there, tell=teller("found the neighbours of", count)).cpu()
+
+    known = identity(source_of(config, dataset, device), dataset, chosen)
+    return make() if known is None else stages.features(known | {"spectral": 1}, make)
 
 
 def features_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
     """What the encoder makes of the training examples at ``chosen`` int [M]: unit vectors float32 [M, D]."""
     return embed(source_of(config, dataset, device), dataset, chosen)
-
-
-def seen_as(config: Config, features: Tensor) -> Tensor:
-    """``features`` [M, D] as the option clustering wants them for k-means: float32 [M, D']."""
-    if config.grouping.clustering == "kmeans":
-        return features
-    if len(features) >= LONG:
-        to_stderr(f"finding the neighbours of {len(features):,} examples (all pairs are compared)")
-    return spectral(features)
 
 
 def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
@@ -94,4 +104,14 @@ def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
     _, tail = resolve(config, dataset)
     draws = "paper" if source.subset == "first" else source.draws  # to an encoder both mean the first examples
     seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
+    if grouping.mirror:
+        _check_mirror(config, dataset)
     return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device, grouping.mirror)
+
+
+def _check_mirror(config: Config, dataset: Dataset) -> None:
+    kind, flip = config.grouping.encoder.partition(":")[0], config.training.flip
+    if kind in ("pixels", "embeddings"):
+        raise UserError(f"--mirror is for encoders that look at images, which --encoder {kind} is not; leave it out.")
+    if not (dataset.flip if flip is None else flip):
+        raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")

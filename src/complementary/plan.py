@@ -1,7 +1,7 @@
 """What a sweep has to do, in units: first the stages that cells share (encoders, clusters), then the cells.
 
 Two cells share an encoder if they take the same examples of the same data and train the same encoder with the same
-seed; they share clusters if the number of clusters and of k-means starts agree as well.
+seed; they share clusters if all that decides those agrees as well.
 """
 
 import hashlib

@@ -4,6 +4,8 @@ k-means on features takes clusters to be balls. A class is seldom one; but its m
 neighbours, and what is linked comes to lie together here (Ng, Jordan and Weiss 2001).
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,17 +19,23 @@ CELLS = 1 << 26  # similarities held at a time
 
 
 @torch.no_grad()
-def spectral(points: Tensor, dimensions: int = DIMENSIONS, neighbours: int = NEIGHBOURS) -> Tensor:
+def spectral(
+    points: Tensor,
+    dimensions: int = DIMENSIONS,
+    neighbours: int = NEIGHBOURS,
+    tell: Callable[[int], None] = lambda done: None,
+) -> Tensor:
     """Unit vectors [N, D] -> unit vectors float32 [N, at most ``dimensions``] in which linked points are close.
 
     The dimensions are in order: `leading` takes those that a number of clusters needs. Every pair of points is
-    compared, in bounded memory: time grows with the square of N. Runs where ``points`` lie.
+    compared, some rows at a time: time grows with the square of N, memory with N. Runs where ``points`` lie.
+    ``tell`` is called with the number of points whose neighbours are found.
     """
     count = len(points)
     dimensions, neighbours = min(dimensions, count), min(neighbours, count - 1)
     if neighbours < 1:
         return torch.ones(count, 1, device=points.device)
-    affinity = _affinity(*nearest(points.float(), neighbours))
+    affinity = _affinity(*nearest(points.float(), neighbours, tell))
     if count <= DENSE:
         vectors = torch.linalg.eigh(affinity.to_dense().double()).eigenvectors.flip(1)[:, :dimensions].float()
     else:
@@ -41,7 +49,7 @@ def leading(vectors: Tensor, clusters: int) -> Tensor:
     return F.normalize(vectors[:, :clusters])
 
 
-def nearest(points: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
+def nearest(points: Tensor, neighbours: int, tell: Callable[[int], None] = lambda done: None) -> tuple[Tensor, Tensor]:
     """The most similar other points by cosine: unit vectors [N, D] -> (similarity float [N, k], index int [N, k])."""
     parts, first = [], 0
     for part in points.split(max(1, CELLS // len(points))):
@@ -49,6 +57,7 @@ def nearest(points: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
         similarity.diagonal(first).fill_(-torch.inf)
         parts.append(similarity.topk(neighbours, 1))
         first += len(part)
+        tell(first)
     return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 

@@ -310,3 +310,26 @@ def test_clusters_that_are_kept_need_no_encoder(cll, tmp_path, monkeypatch):
 
     monkeypatch.setattr(import_module("complementary.grouping"), "embed", refuse)
     assert cll("cluster", *FAST) == (0, first[1], "")
+
+
+def test_spectral_clusters_say_so_in_page_and_file(cll, tmp_path):
+    status, out, _ = cll("cluster", *FAST, "--clustering", "spectral", "--report", "r.html", "--out", "a.safetensors")
+    assert status == 0
+    assert "k-means on the neighbour graph" in self_contained(tmp_path / "r.html")
+    record = assignments.read(tmp_path / "a.safetensors")[1]
+    assert record["made_by"]["clustering"] == "spectral"
+    plain = figures(cll("cluster", *FAST)[1])
+    name = "same-class partners (oracle)"
+    assert number(figures(out)[name]) > number(plain[name])
+
+
+def test_clusters_from_a_file_keep_what_made_them(cll, tmp_path):
+    cll("cluster", *FAST, "--clustering", "spectral", "--out", "a.safetensors")
+    status, _, _ = cll("cluster", "--assignments", "a.safetensors", "--out", "b.safetensors")
+    assert status == 0
+    first, second = (assignments.read(tmp_path / name) for name in ("a.safetensors", "b.safetensors"))
+    assert torch.equal(first[0], second[0])
+    assert first[1] == second[1]
+    status, _, err = cll("cluster", "--assignments", "a.safetensors", "--clustering", "spectral")
+    assert status != 0
+    assert "left out where --assignments" in err

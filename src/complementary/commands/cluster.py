@@ -21,7 +21,7 @@ from complementary.device import versions
 from complementary.embed import embed_test
 from complementary.encoder_report import judge, probe, rows
 from complementary.errors import UserError
-from complementary.grouping import clusters_of, features_of, seen_as, source_of
+from complementary.grouping import clusters_of, features_of, points_of, source_of
 from complementary.settings import require
 from complementary.supervision import supervise
 
@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> None:
     work, probing = start(options.config()), options.probe or options.json is not None
     comparing = probing or options.report is not None
     features = work.features() if comparing else None  # embedded once, for all numbers of clusters
-    points = None if features is None else seen_as(work.config, features)
+    points = None if features is None else points_of(work.config, work.dataset, work.chosen, features=features)
     assignment = work.clusters(options.grouping.clusters, points)
     if comparing:
         _judging(assignment)
@@ -112,8 +112,8 @@ def main(arguments: list[str]) -> None:
     found = work.compared(options.try_clusters, points) if comparing else {}
     if options.report is not None:
         choice = None
-        if points is not None and found:
-            choice = recommendation(found, points, work.excluded, work.generating, work.split.truth)
+        if features is not None and found:
+            choice = recommendation(found, features, work.excluded, work.generating, work.split.truth)
         _report(options.report, page(work.config, work.split.inputs, assignment, figures, choice), choice)
     if probing:
         _probe(options, work, features, found)
@@ -143,9 +143,12 @@ def _print(rows: list[list[str]]) -> None:
 
 
 def _store(path: Path, work: Work, assignment: Tensor) -> None:
-    config, given = work.config, work.config.grouping.assignments is not None
+    config = work.config
     made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
-    count = int(assignment.max()) + 1 if given else config.grouping.clusters
+    count = config.grouping.clusters
+    if config.grouping.assignments is not None:  # what it was made by stays true
+        _, record = assignments.read(Path(config.grouping.assignments))
+        made_by, count = record["made_by"], record["clusters"]
     assignments.write(path, assignment, count, work.split.inputs, made_by)
     Console().print(f"Assignment of {len(assignment):,} examples: {path}", soft_wrap=True)
 
