@@ -86,7 +86,7 @@ def test_altered_and_cut_files_are_refused(stored):
 
 def test_foreign_files_are_refused(tmp_path):
     path = tmp_path / "x.safetensors"
-    with pytest.raises(UserError, match="There is no checkpoint"):
+    with pytest.raises(UserError, match="of cluster assignments; make one"):
         assignments.read(path)
     path.write_text("cluster,example\n3,0\n")
     with pytest.raises(UserError, match="is not a whole file of this package"):

@@ -89,7 +89,7 @@ def test_kept_features_are_not_taken_for_mirrored_ones():
         ({"encoder": "pixels"}, True, "look at images"),
         ({"encoder": "embeddings:z.npy"}, True, "look at images"),
         ({"encoder": "random"}, False, "mirrored"),
-        ({"encoder": "random", "flip": False}, True, "mirrored"),
+        ({"encoder": "random", "flip": False}, True, "contradicts"),
     ],
 )
 def test_what_cannot_be_mirrored_is_refused(options, flip, match):

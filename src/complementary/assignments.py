@@ -31,6 +31,8 @@ def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor | Rows, 
 
 def read(path: Path, inputs: Tensor | Rows | None = None) -> tuple[Tensor, dict[str, Any]]:
     """-> (assignment int64 [M], record). With ``inputs``, check that the file belongs to exactly these examples."""
+    if not path.exists():
+        raise UserError(f"There is no file {path.absolute()} of cluster assignments; make one with cll cluster --out.")
     tensors, record = checkpoint.read(path)
     if "assignment" not in tensors or record.get("version") != VERSION:
         raise UserError(f"{path} holds no cluster assignment of version {VERSION}; make one with cll cluster --out.")

@@ -70,7 +70,8 @@ class ClusterConfig:
     mirror: bool = field(default=False, metadata=LATER)
     """Average an image's features with those of its mirror image: better ones, at twice the cost of embedding."""
     assignments: str | None = None
-    """A file of cll cluster --out: take the clusters from there, without any encoder."""
+    """A file of cll cluster --out: take the clusters from there, without any encoder; how many they are and how they
+    were made is then the file's matter, and the other options about clusters are not used."""
     restarts: int = 3
     """k-means starts; the best one counts (the paper: 10)."""
 
@@ -78,7 +79,7 @@ class ClusterConfig:
         require(self.clusters >= 0, "clusters", self.clusters, "0 (no clusters) or more")
         require(self.restarts >= 1, "restarts", self.restarts, "at least 1")
         taken = self.assignments is None or self.clustering == "kmeans"
-        require(taken, "clustering", self.clustering, "left out where --assignments brings the clusters from a file")
+        require(taken, "clustering", self.clustering, "left out: the clusters come from a file (--assignments)")
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,11 @@ def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
 
 def _check_mirror(config: Config, dataset: Dataset) -> None:
     kind, flip = config.grouping.encoder.partition(":")[0], config.training.flip
-    if kind in ("pixels", "embeddings"):
-        raise UserError(f"--mirror is for encoders that look at images, which --encoder {kind} is not; leave it out.")
-    if not (dataset.flip if flip is None else flip):
+    if flip is False:
+        raise UserError("--mirror contradicts --flip False, by which mirroring changes the class; leave one out.")
+    if not (dataset.flip or flip):
         raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")
+    if kind in ("pixels", "embeddings"):
+        raise UserError(
+            f"--mirror is for encoders that look at images, not for {kind}; use --encoder simsiam or run:FOLDER."
+        )

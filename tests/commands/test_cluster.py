@@ -189,7 +189,7 @@ def test_labels_that_tell_nothing_are_not_scored(cll):
         (["--encoder", "clip"], "The encoder 'clip' is not known"),
         (["--encoder", "embeddings:nowhere.npy"], "The embeddings nowhere.npy cannot be read"),
         (["--encoder", "run:nowhere"], "nowhere holds no encoder (encoder.safetensors)"),
-        (["--assignments", "nowhere"], "There is no checkpoint nowhere"),
+        (["--assignments", "nowhere"], "nowhere of cluster assignments; make one"),
         (["--clusters", "5000"], "5000 clusters were asked for, but there are 1437 points"),
         (["--clusters", "0"], "there are none; pass --clusters 50"),
         (["--probe", "--try-clusters", "0"], "The option try-clusters is 0, but it must be at least 1"),
@@ -332,4 +332,4 @@ def test_clusters_from_a_file_keep_what_made_them(cll, tmp_path):
     assert first[1] == second[1]
     status, _, err = cll("cluster", "--assignments", "a.safetensors", "--clustering", "spectral")
     assert status != 0
-    assert "left out where --assignments" in err
+    assert "left out: the clusters come from a file" in err
