@@ -118,10 +118,11 @@ def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
 def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
     """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
     title, grouping = f"Clusters of {config.source.data}", config.grouping
-    how = f"encoder <code>{html.escape(grouping.encoder)}</code>{', mirrored too' if grouping.mirror else ''}, "
-    how += "k-means on the neighbour graph" if grouping.clustering == "spectral" else "k-means"
     if grouping.assignments:
         how = f"clusters from <code>{html.escape(grouping.assignments)}</code>"
+    else:
+        how = f"encoder <code>{html.escape(grouping.encoder)}</code>{', mirrored too' if grouping.mirror else ''}, "
+        how += "k-means on the neighbour graph" if grouping.clustering == "spectral" else "k-means"
     marked = " Figures marked <em>oracle</em> need the true labels; the others do not." if figures.oracle else ""
     parts = [
         f"<h1>{html.escape(title)}</h1>",

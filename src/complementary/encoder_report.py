@@ -6,7 +6,7 @@ Tensors in, plain numbers out; features may lie on a GPU. What needs true labels
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,8 @@ from complementary import partners
 from complementary.cluster import kmeans
 from complementary.cluster_report import measure, passes
 from complementary.diagnose import noisy_share
-from complementary.errors import one_of
 from complementary.probes import knn_accuracy, linear_accuracy
 from complementary.rng import address
-from complementary.spectral import leading, spectral
 
 
 def encoder_report(
@@ -32,20 +30,15 @@ def encoder_report(
     seed: int = 0,
     restarts: int = 3,
     transition: Tensor | None = None,
-    clustering: Literal["kmeans", "spectral"] = "kmeans",
 ) -> tuple[dict[str, Any], dict[int, Tensor]]:
     """Probe features, cluster them with each number of ``clusters``, and judge the clusters.
 
     train_features [N, D], test_features [M, D]: unit vectors; truth int [N], [M]; excluded [N, K]; transition
     [K, K]: how the labels arose (None: uniformly). Seed and restarts as in ``cll cluster``, which gives the same
-    clusters. clustering: kmeans or spectral, as there. -> (figures, JSON-able; the assignment int64 [N] for each
-    number, on the CPU)
+    clusters. -> (figures, JSON-able; the assignment int64 [N] for each number, on the CPU)
     """
-    one_of("The clustering", clustering, ("kmeans", "spectral"))
     start = address(seed, "clusters")
-    vectors = spectral(train_features) if clustering == "spectral" else None
-    points = {k: train_features if vectors is None else leading(vectors, k) for k in clusters}
-    found = {k: kmeans(points[k], k, start, restarts).assignment.cpu() for k in clusters}
+    found = {k: kmeans(train_features, k, start, restarts).assignment.cpu() for k in clusters}
     figures = probe(train_features, train_truth, test_features, test_truth)
     return figures | {"clusterings": judge(found, excluded, train_truth, transition, batch)}, found
 

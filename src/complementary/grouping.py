@@ -77,19 +77,22 @@ def points_of(
 
     ``features`` [M, D]: what `features_of` gives, if it is known already.
     """
-    if features is None:
-        features = features_of(config, dataset, chosen, device)
+
+    def seen() -> Tensor:
+        return features_of(config, dataset, chosen, device) if features is None else features
+
     if config.grouping.clustering == "kmeans":
-        return features
-    count, there = len(chosen), features.to(choose_device(device))
-    if count < LONG:
-        return spectral(there).cpu()
+        return seen()
+    count = len(chosen)
 
     def make() -> Tensor:
+        vectors = seen().to(choose_device(device))
+        if count < LONG:
+            return spectral(vectors).cpu()
         to_stderr(f"finding the neighbours of {count:,} examples (all pairs are compared)")
-        return spectral(there, tell=teller("found the neighbours of", count)).cpu()
+        return spectral(vectors, tell=teller("found the neighbours of", count)).cpu()
 
-    known = identity(source_of(config, dataset, device), dataset, chosen)
+    known = identity(source_of(config, dataset, device), dataset, chosen) if count >= LONG else None
     return make() if known is None else stages.features(known | {"spectral": 1}, make)
 
 
