@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from complementary.demo import MIXES
+
 from complementary import report
 from complementary.bench_report import bench_picture
-from complementary.demo import MIXES
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,12 +2,13 @@
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
-
 import pytest
 import torch
 
 from complementary.config import Config, configure
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
+
 
 torch.set_num_threads(1)
 

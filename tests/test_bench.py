@@ -7,7 +7,7 @@ import pytest
 from complementary import bench as module
 from complementary.bench import SECTIONS, bench, main
 from complementary.bench_report import text
-from complementary.engine import Engine
+from complementary.engine.backend import Engine
 from complementary.errors import UserError
 
 

@@ -3,7 +3,7 @@ import torch
 
 from complementary import bench_parts
 from complementary.bench_setting import QUICK, Setting
-from complementary.engine import Engine
+from complementary.engine.backend import Engine
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from complementary.augment import Augment, Moves, normalise
+from complementary.augment.crop import Augment, Moves, normalise
 from complementary.bench_reference import (
     ALPHA,
     DECAY,
@@ -18,9 +18,9 @@ from complementary.bench_reference import (
 from complementary.bench_reference import mix_one_by_one as mix_plainly
 from complementary.bench_setting import QUICK, Net, clustered, synthetic
 from complementary.config import configure
-from complementary.engine import Engine
-from complementary.mix import ICM
-from complementary.train import Trainer
+from complementary.engine.backend import Engine
+from complementary.mixing import ICM
+from complementary.training.trainer import Trainer
 
 NET = Net("cnn", 16, 1, 1)
 CPU = torch.device("cpu")

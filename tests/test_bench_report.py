@@ -2,7 +2,7 @@ import pytest
 
 from complementary import bench_report
 from complementary.bench import SECTIONS
-from complementary.report import png
+from complementary.reports.figures import png
 
 MS = {"ms": 3.0, "ms_low": 2.9, "ms_high": 3.25, "rounds": 5}
 

@@ -18,7 +18,7 @@ from complementary.bench_setting import (
     synthetic,
     times_as_fast,
 )
-from complementary.engine import Engine
+from complementary.engine.backend import Engine
 
 
 def test_the_synthetic_problem_has_the_shape_of_cifar_and_all_its_images_train():

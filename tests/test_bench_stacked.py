@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from complementary import bench_stacked, models
+from complementary import bench_stacked
+from complementary import networks as models
 from complementary.bench_setting import QUICK, Net, Setting
 from complementary.bench_stacked import Stacked
-from complementary.engine import Engine
+from complementary.engine.backend import Engine
 from complementary.rng import generator
 
 

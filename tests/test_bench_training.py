@@ -5,8 +5,8 @@ import torch
 
 from complementary import bench_training
 from complementary.bench_setting import QUICK, Net, Setting
-from complementary.engine import Engine
-from complementary.train import Trainer
+from complementary.engine.backend import Engine
+from complementary.training.trainer import Trainer
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from complementary.config import Config, configure
+from complementary.config import Config, configure, differences, read_toml, to_toml
 from complementary.errors import UserError
 from complementary.losses import LOSSES
-from complementary.mix import MIXERS
-from complementary.settings import differences, read_toml, to_toml
+from complementary.mixing import MIXERS
 
 
 def test_flat_names_reach_every_section_and_are_unique():

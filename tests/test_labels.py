@@ -12,7 +12,7 @@ from scipy import stats
 
 from complementary import labels, transitions
 from complementary.errors import UserError
-from complementary.imbalance import class_sizes
+from complementary.long_tail import class_sizes
 
 PAPER_COUNTS = {
     100: [874, 1084, 1166, 1267, 1296, 1316, 1340, 1349, 1367, 1347],

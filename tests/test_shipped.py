@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from complementary import assignments, data
+from complementary import data
+from complementary.clusters import assignments
 from complementary.data.cache import cache_root
-from complementary.imbalance import subset
+from complementary.long_tail import subset
 
 FOLDER = Path(__file__).parent.parent / "results/clusters"
 FILES = sorted(FOLDER.glob("*.safetensors"))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from complementary.config import Config, configure
     from complementary.errors import UserError
     from complementary.estimator import ComplementaryClassifier
-    from complementary.predict import load
-    from complementary.runner import run
+    from complementary.training.predict import load
+    from complementary.training.run import run
 
 __version__ = "0.1.0"
 __all__ = ["ComplementaryClassifier", "Config", "UserError", "configure", "load", "run"]
@@ -28,8 +28,8 @@ _HOMES = {
     "Config": "config",
     "UserError": "errors",
     "configure": "config",
-    "load": "predict",
-    "run": "runner",
+    "load": "training.predict",
+    "run": "training.run",
 }
 
 

@@ -21,10 +21,9 @@ from typing import Any
 from complementary import bench_parts, bench_reference, bench_stacked, bench_training
 from complementary.bench_report import text
 from complementary.bench_setting import CPU, GPU, QUICK, Row, Scale, Setting, held_memory, release_memory
-from complementary.checkpoint import write_bytes
-from complementary.device import device_name, versions
-from complementary.engine import Engine
+from complementary.engine.backend import Engine, device_name, versions
 from complementary.errors import UserError, one_of
+from complementary.files import write_bytes
 
 Say = Callable[[str], None]
 COMPILER = ("TORCHINDUCTOR_COORDINATE_DESCENT_TUNING", "TORCHINDUCTOR_MAX_AUTOTUNE")  # what may change the kernels

@@ -10,11 +10,11 @@ from torch import Tensor
 from complementary import labels, transitions
 from complementary.bench_setting import CLASSES, SHAPE, Row, Setting, by_events, in_turn, random_batch, times_as_fast
 from complementary.bench_training import replayed
-from complementary.cluster import kmeans as our_kmeans
-from complementary.mix import ICM
+from complementary.clusters.kmeans import kmeans as our_kmeans
+from complementary.mixing import ICM
 from complementary.rng import generator
 from complementary.stream_speed import stream_speed
-from complementary.train import mix
+from complementary.training.trainer import mix
 
 
 def kmeans(setting: Setting) -> list[Row]:

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from complementary import models
+from complementary import networks
 from complementary.bench_setting import Net, Row, Scale, Setting, clustered, in_turn, synthetic, times_as_fast, wait
 from complementary.bench_training import repeat, started, stepper, trainer_of
 from complementary.losses import s_nl
-from complementary.problem import Problem
 from complementary.rng import generator
+from complementary.training.task import Problem
 
 Images = NDArray[np.uint8]
 Example = tuple[Tensor, Tensor, int]
@@ -102,7 +102,7 @@ class PlainLoop:
     def __init__(self, net: Net, problem: Problem, device: torch.device, icm: bool, steps: int, workers: int) -> None:
         self.device, self.icm = device, icm
         shape = tuple(problem.inputs.shape[1:])
-        self.model = models.build(net.model, shape, len(problem.classes), max_pool=net.max_pool).to(device)
+        self.model = networks.build(net.model, shape, len(problem.classes), max_pool=net.max_pool).to(device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), RATE, weight_decay=DECAY)
         self.random = random.Random(0)
         self.loader = DataLoader(

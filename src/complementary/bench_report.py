@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from complementary import report
+from complementary.reports import figures
 
 Results = dict[str, Any]
 
@@ -151,10 +151,10 @@ def _plain(table: Table) -> str:
 def bench_picture(results: Results) -> Any:
     """A matplotlib figure: images/s of ours and of the plain loop, where a step's time goes, trainings at once."""
     panels = [(name, draw) for name, draw in PANELS.items() if _rows(results, name)]
-    figure, axes = report.new_figure(max(4.2 * len(panels), 4.2), 3.2, columns=max(1, len(panels)))
+    figure, axes = figures.new_figure(max(4.2 * len(panels), 4.2), 3.2, columns=max(1, len(panels)))
     for axis, (name, draw) in zip(axes[0], panels, strict=False):
         draw(axis, _rows(results, name))
-    figure.suptitle(heading(results), fontsize=8, color=report.INK)
+    figure.suptitle(heading(results), fontsize=8, color=figures.INK)
     return figure
 
 
@@ -167,29 +167,29 @@ def _rows(results: Results, name: str) -> list[dict[str, Any]]:
 def _bars(axis: Any, heights: dict[str, float], colours: list[str], form: str = "{:,.0f}") -> None:
     for place, ((_, height), colour) in enumerate(zip(heights.items(), colours, strict=True)):
         axis.bar(place, height, color=colour, width=0.65)
-        axis.text(place, height, form.format(height), ha="center", va="bottom", fontsize=8, color=report.INK)
+        axis.text(place, height, form.format(height), ha="center", va="bottom", fontsize=8, color=figures.INK)
     axis.set_xticks(range(len(heights)), list(heights))
     axis.margins(y=0.15)
 
 
 def _speeds(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {row["mix"]: row["images_per_second"] for row in rows}
-    _bars(axis, heights, [report.COLOURS[mix] for mix in heights])
+    _bars(axis, heights, [figures.COLOURS[mix] for mix in heights])
     axis.set_title(f"images/s, {rows[0]['network']}, batch {rows[0]['batch']}", fontsize=10, loc="left")
 
 
 def _against(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {f"{row['loop']}\n{row['mix']}": row["images_per_second"] for row in rows}
-    _bars(axis, heights, [report.COLOURS[row["mix"]] for row in rows])
+    _bars(axis, heights, [figures.COLOURS[row["mix"]] for row in rows])
     axis.set_title(f"images/s, ours and the plain loop, {rows[0]['network']}", fontsize=10, loc="left")
 
 
 def _shares(axis: Any, rows: list[dict[str, Any]]) -> None:
     rows = [row for row in rows if row["share_of_step"] is not None][::-1]
     names = [row["stage"] for row in rows]
-    axis.barh(names, [row["ms"] for row in rows], color=report.COLOURS["icm"], height=0.65)
+    axis.barh(names, [row["ms"] for row in rows], color=figures.COLOURS["icm"], height=0.65)
     for place, row in enumerate(rows):
-        axis.text(row["ms"], place, f" {row['ms']:.2f}", va="center", fontsize=8, color=report.INK)
+        axis.text(row["ms"], place, f" {row['ms']:.2f}", va="center", fontsize=8, color=figures.INK)
     axis.grid(visible=False, axis="y")
     axis.margins(x=0.15)
     axis.set_title("milliseconds of each stage", fontsize=10, loc="left")
@@ -197,7 +197,7 @@ def _shares(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 def _packs(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {str(row["trainings"]): row["images_per_second"] for row in rows}
-    _bars(axis, heights, [report.COLOURS["icm"]] * len(heights))
+    _bars(axis, heights, [figures.COLOURS["icm"]] * len(heights))
     axis.set_xlabel("trainings at once", fontsize=9)
     axis.set_title("images/s in total", fontsize=10, loc="left")
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from complementary.config import Config, configure
 from complementary.data import Dataset, Split
-from complementary.engine import Engine
-from complementary.problem import Problem, prepare
+from complementary.engine.backend import Engine
 from complementary.rng import generator
+from complementary.training.task import Problem, prepare
 
 Row = dict[str, Any]
 SHAPE, CLASSES = (3, 32, 32), 10  # of CIFAR-10

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from complementary.bench_setting import Net, Row, Setting, by_events, in_turn, random_batch, times_as_fast
 from complementary.bench_training import forward_backward, replayed, trainer_of
-from complementary.models import Network
+from complementary.networks import Network
 
 
 class Stacked(nn.Module):

@@ -21,12 +21,11 @@ from complementary.bench_setting import (
     times_as_fast,
     wait,
 )
-from complementary.engine import WARM_UP, Captured
-from complementary.job import Job
-from complementary.pack import together
-from complementary.pretrain import PretrainConfig, Pretrainer
+from complementary.encoders.pretrain import PretrainConfig, Pretrainer
+from complementary.engine.backend import WARM_UP, Captured, together
+from complementary.engine.loop import Job
 from complementary.rng import generator
-from complementary.train import Trainer
+from complementary.training.trainer import Trainer
 
 Part = Callable[[Tensor, torch.Generator], Tensor]
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -90,7 +89,7 @@ def no_max_pool(setting: Setting) -> list[Row]:
 
 def _imports() -> float | None:
     """Seconds until a new Python has imported what training needs and has touched the device; None if it cannot."""
-    code = "import torch, complementary.runner; torch.cuda.is_available() and torch.zeros(1, device='cuda')"
+    code = "import torch, complementary.training.run; torch.cuda.is_available() and torch.zeros(1, device='cuda')"
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     return time.perf_counter() - began if done.returncode == 0 else None

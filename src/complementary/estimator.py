@@ -12,16 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from complementary import labels, transitions
-from complementary.config import Config, configure
+from complementary.config import Config, configure, options_of
 from complementary.data import Dataset, Split
-from complementary.data.screen import to_stderr
+from complementary.engine.run_folder import loop
 from complementary.errors import UserError
-from complementary.folder import loop
-from complementary.pace import Pace
-from complementary.runner import start
-from complementary.settings import options_of
-from complementary.train import Trainer
-from complementary.validate import estimated_accuracy
+from complementary.reports.terminal import Pace, to_stderr
+from complementary.scores import estimated_accuracy
+from complementary.training.run import start
+from complementary.training.trainer import Trainer
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

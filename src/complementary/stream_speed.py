@@ -20,13 +20,12 @@ from torch import Tensor
 
 from complementary.config import configure
 from complementary.data import Dataset, Split
-from complementary.device import device_name
-from complementary.engine import WARM_UP, Engine
-from complementary.feed import Ahead
-from complementary.problem import prepare
+from complementary.data.rows import Rows
+from complementary.engine.backend import WARM_UP, Engine, device_name
+from complementary.engine.batches import Ahead
 from complementary.rng import generator
-from complementary.rows import Rows
-from complementary.train import Trainer
+from complementary.training.task import prepare
+from complementary.training.trainer import Trainer
 
 CLASSES = 10
 

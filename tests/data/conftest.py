@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from complementary.data import drafts
+from complementary.data import cache
 from complementary.data.cache import sha256
-from complementary.data.table import TABLE, NamedSet
+from complementary.data.registry import TABLE, NamedSet
 
 Lines = list[str]
 
@@ -116,10 +116,10 @@ def store() -> Callable[..., None]:
     """Write named arrays to a cache as a set."""
 
     def write(root: Path, name: str, **arrays: np.ndarray) -> None:
-        with drafts.lock(root, name, print), drafts.writing(root, name) as draft:
+        with cache.lock(root, name, print), cache.writing(root, name) as draft:
             for key, array in arrays.items():
                 draft.put(key, array)
-            drafts.commit(root, name, draft, {"source": "a test"})
+            cache.commit(root, name, draft, {"source": "a test"})
 
     return write
 

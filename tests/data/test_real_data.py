@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from complementary import imbalance, labels
+from complementary import labels, long_tail
 from complementary.data import cache, load
-from complementary.data.table import TABLE
+from complementary.data.registry import TABLE
 
 ROOT = cache.cache_root()
 CACHED = [name for name in TABLE if (ROOT / "sets" / name / "manifest.json").exists()]
@@ -56,6 +56,6 @@ def test_noise_of_simulated_annotators(name, noise):
 
 def test_the_published_label_counts_of_cifar10():
     truth = need("cifar10").train.truth
-    tail = truth[imbalance.long_tail(truth, 10, 100, head=5000)]
+    tail = truth[long_tail.long_tail(truth, 10, 100, head=5000)]
     counts = labels.draw_as_paper(tail, 10).sum(0, dtype=torch.long).tolist()
     assert counts == [874, 1084, 1166, 1267, 1296, 1316, 1340, 1349, 1367, 1347]

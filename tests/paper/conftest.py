@@ -6,11 +6,10 @@ import json
 import pytest
 
 from complementary.paper import published
-from complementary.paper.entries import Entry
 from complementary.paper.protocols import Setting
 from complementary.paper.published import Published
-from complementary.paper.runs import Amount
-from complementary.paper.studies import STUDIES, Study
+from complementary.paper.store import Amount
+from complementary.paper.studies import STUDIES, Entry, Study
 
 
 @pytest.fixture(autouse=True)

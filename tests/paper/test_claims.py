@@ -6,7 +6,7 @@ from complementary.paper import published
 from complementary.paper.claims import CHECKS, judge
 from complementary.paper.compare import contrasts
 from complementary.paper.protocols import PROTOCOLS
-from complementary.paper.results import Results, read
+from complementary.paper.store import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 

@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from complementary.paper.compare import contrasts, lines, welch
-from complementary.paper.results import Results, read
+from complementary.paper.store import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 

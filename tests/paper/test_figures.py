@@ -6,9 +6,9 @@ from complementary.config import configure
 from complementary.errors import UserError
 from complementary.paper import gradients
 from complementary.paper.figures import NoPicture, draw
-from complementary.paper.results import Results, read
+from complementary.paper.store import Results, read
 from complementary.paper.studies import STUDIES
-from complementary.report import png
+from complementary.reports.figures import png
 from tests.paper.conftest import entry_of
 
 

@@ -4,16 +4,17 @@ import json
 import pytest
 import torch
 
-from complementary import data, embed, problem
-from complementary.config import configure
+from complementary import data
+from complementary.clusters import features
+from complementary.config import configure, flat
 from complementary.errors import UserError
-from complementary.grid import Cell
 from complementary.paper import noise
 from complementary.paper.protocols import PROTOCOLS
-from complementary.paper.runs import Amount, cells_of
-from complementary.runner import run
-from complementary.settings import flat
-from complementary.store import Damaged
+from complementary.paper.store import Amount, cells_of
+from complementary.sweeps.grid import Cell
+from complementary.sweeps.results import Damaged
+from complementary.training import task
+from complementary.training.run import run
 
 ONE = Amount(seeds=1, epochs=1, pretrain_epochs=1)
 MADE = "the encoder must not be trained"
@@ -26,7 +27,7 @@ def idle(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError(MADE)
 
-    monkeypatch.setattr(embed, "pretrain", refuse)
+    monkeypatch.setattr(features, "pretrain", refuse)
 
 
 def cells(noisy, protocol="ours", **where):
@@ -129,7 +130,7 @@ def test_pairs_are_counted_by_one_thread_and_clusters_made_by_all(noisy, store, 
 
     def watched(config, *rest):
         seen[config.mixing.mix] = torch.get_num_threads()
-        return problem.prepare(config, *rest)
+        return task.prepare(config, *rest)
 
     torch.set_num_threads(2)
     try:

@@ -2,7 +2,7 @@ import pytest
 
 from complementary.errors import UserError
 from complementary.paper.page import check_page, write_page
-from complementary.paper.results import Results, read
+from complementary.paper.store import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 

@@ -3,18 +3,10 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from complementary import assignments
-from complementary.config import configure
-from complementary.paper.protocols import (
-    PROTOCOLS,
-    Setting,
-    alpha_of,
-    config_of,
-    examples,
-    with_assignments,
-)
+from complementary.clusters import assignments
+from complementary.config import configure, flat
+from complementary.paper.protocols import PROTOCOLS, Setting, alpha_of, config_of, examples, with_assignments
 from complementary.paper.studies import STUDIES
-from complementary.settings import flat
 
 COMMON = {
     "model": "resnet18",

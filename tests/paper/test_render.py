@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from complementary.paper.render import heading, not_run, render, show_p, tables_of
-from complementary.paper.results import Results, read
+from complementary.paper.store import Results, read
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 

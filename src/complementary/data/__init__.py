@@ -9,12 +9,12 @@
 from pathlib import Path
 
 from complementary.data import cache
-from complementary.data.arrays import npz_dataset
+from complementary.data.cache import cached, digits, obtain, to_dataset
 from complementary.data.dataset import Dataset, Split
-from complementary.data.screen import Say, to_stderr
-from complementary.data.store import cached, digits, obtain, to_dataset
-from complementary.data.table import TABLE, NamedSet
+from complementary.data.formats import npz_dataset
+from complementary.data.registry import TABLE, NamedSet
 from complementary.errors import UserError
+from complementary.reports.terminal import Say, to_stderr
 
 
 def load(name: str, root: Path | None = None, folder: Path | None = None, say: Say = to_stderr) -> Dataset:

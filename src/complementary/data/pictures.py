@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from complementary.data.screen import bar, need, pillow_image
 from complementary.errors import UserError
+from complementary.reports.terminal import bar, need, pillow_image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FITS = ("crop", "stretch")

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from complementary.data import TABLE
 from complementary.paper import published
 from complementary.paper.compare import Line
-from complementary.paper.entries import Entry
 from complementary.paper.protocols import COMMON, NOISE
-from complementary.tables import counted
+from complementary.paper.studies import Entry
+from complementary.reports.tables import counted
 
 KEYS: dict[str, Callable[[Entry], str]] = {
     "data": lambda entry: entry.setting.data,

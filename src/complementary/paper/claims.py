@@ -10,12 +10,11 @@ from complementary.config import Config
 from complementary.data import TABLE
 from complementary.paper import published
 from complementary.paper.compare import contrasts, lines
-from complementary.paper.entries import MIXES
 from complementary.paper.protocols import FIGURES, Protocol, Setting, alpha_of, config_of, examples
 from complementary.paper.published import LOSSES, Claim
-from complementary.paper.results import Results, Runs
-from complementary.paper.studies import STUDIES
-from complementary.tables import counted
+from complementary.paper.store import Results, Runs
+from complementary.paper.studies import MIXES, STUDIES
+from complementary.reports.tables import counted
 
 Word = Literal["holds", "fails", "holds so far", "fails so far", "not run yet", "cannot be checked here", "a setting"]
 

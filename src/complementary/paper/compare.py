@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from complementary.paper.entries import Entry
 from complementary.paper.protocols import FIGURES, NOISE, Protocol
 from complementary.paper.published import RUNS, Published
-from complementary.paper.results import Results, Runs
-from complementary.paper.studies import Study
-from complementary.summary import Spread
+from complementary.paper.store import Results, Runs
+from complementary.paper.studies import Entry, Study
+from complementary.sweeps.results import Spread
 
 ACCURACIES = {figure for figures in FIGURES.values() for figure in figures.values()}
 

@@ -10,10 +10,10 @@ from complementary.paper import gradients
 from complementary.paper.captions import EPOCHS, common, lengths
 from complementary.paper.compare import Contrast, Line, contrasts, lines
 from complementary.paper.protocols import Protocol, source_of
-from complementary.paper.results import Results
+from complementary.paper.store import Results
 from complementary.paper.studies import Study
-from complementary.report import COLOURS, INK, new_figure
-from complementary.tables import counted
+from complementary.reports.figures import COLOURS, INK, new_figure
+from complementary.reports.tables import counted
 
 MORE = (
     *("#7a5aa6", "#b3485b", "#4a8fa3", "#8c7a2c", "#5b6570", "#c46a9a", "#3f6b3f"),

@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 
-from complementary import data, stages
-from complementary.checkpoint import write_bytes
-from complementary.config import Config, configure
+from complementary import data
+from complementary.clusters import cache
+from complementary.clusters.assign import source_of
+from complementary.clusters.features import Source, identity
+from complementary.config import Config, configure, flat
 from complementary.data import Dataset
-from complementary.data.screen import to_stderr
-from complementary.device import choose_device, device_name, versions
-from complementary.embed import Source, identity
 from complementary.encoders import ENCODERS
+from complementary.engine.backend import choose_device, device_name, versions
 from complementary.errors import UserError
-from complementary.grid import Cell
-from complementary.grouping import source_of
+from complementary.files import write_bytes
 from complementary.paper import protocols
-from complementary.problem import prepare
-from complementary.settings import flat
-from complementary.store import Damaged, Row
+from complementary.reports.terminal import to_stderr
+from complementary.sweeps.grid import Cell
+from complementary.sweeps.results import Damaged, Row
+from complementary.training.task import prepare
 
 CLUSTERS = Path("results/clusters")  # where a checkout of the repository keeps them
 LeftOut = dict[str, list[str]]  # why -> the settings, in order
@@ -174,7 +174,7 @@ class _Sources:
         key = (dataset.name, source)
         if key not in self._cached:
             found = identity(source, dataset, torch.arange(len(dataset.train)))
-            self._cached[key] = found is not None and (stages.place(found["encoder"]) / "result.json").exists()
+            self._cached[key] = found is not None and (cache.place(found["encoder"]) / "result.json").exists()
         return self._cached[key]
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from complementary import tables
 from complementary.paper.protocols import Protocol
-from complementary.paper.results import Results
-from complementary.paper.runs import Amount, Progress, progress
+from complementary.paper.store import Amount, Progress, Results, progress
 from complementary.paper.studies import STUDIES
-from complementary.tables import Table, counted
+from complementary.reports import tables
+from complementary.reports.tables import Table, counted
 
 
 def listing() -> str:

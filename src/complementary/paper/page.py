@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from complementary import tables
 from complementary.errors import UserError
 from complementary.paper import published
 from complementary.paper.captions import common, lengths
 from complementary.paper.claims import judge
 from complementary.paper.compare import Line, from_paper, lines
-from complementary.paper.entries import as_coded_method
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.render import entries_table, heading, show_published, tables_of
-from complementary.paper.results import Results
-from complementary.paper.runs import Amount, progress
-from complementary.paper.studies import STUDIES, Study
-from complementary.tables import Table, counted
+from complementary.paper.store import Amount, Results, progress
+from complementary.paper.studies import STUDIES, Study, as_coded_method
+from complementary.reports import tables
+from complementary.reports.tables import Table, counted
 
 Links = Mapping[tuple[str, Protocol], str]  # study and protocol -> the address of a picture
 

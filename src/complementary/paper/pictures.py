@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from complementary.checkpoint import write_bytes
 from complementary.errors import UserError
+from complementary.files import write_bytes
 from complementary.paper import figures
 from complementary.paper.protocols import PROTOCOLS, Protocol
-from complementary.paper.results import Results
+from complementary.paper.store import Results
 from complementary.paper.studies import STUDIES
-from complementary.report import png
+from complementary.reports.figures import png
 
 DPI = 90  # many of them are kept in the repository
 Pictures = Mapping[tuple[str, Protocol], bytes]  # by study and protocol

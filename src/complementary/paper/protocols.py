@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from complementary.config import Config, configure
 from complementary.data import TABLE
-from complementary.imbalance import class_sizes
-from complementary.mix import AS_CODED, MIXERS
+from complementary.long_tail import class_sizes
+from complementary.mixing import AS_CODED, MIXERS
 from complementary.paper import published
 
 Protocol = Literal["ours", "paper"]
@@ -153,6 +153,6 @@ def _fixed(config: Config) -> bool:
 
 
 def _length(path: Path) -> int:
-    from complementary import assignments
+    from complementary.clusters import assignments
 
     return len(assignments.read(path)[0])

@@ -4,14 +4,14 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from complementary import tables
 from complementary.paper.captions import KEYS, MORE_KEYS, common, lengths, varied_keys
 from complementary.paper.compare import Contrast, Line, Welch, contrasts, figures_of, lines
 from complementary.paper.protocols import Protocol
 from complementary.paper.published import RUNS, Published
-from complementary.paper.results import Results
+from complementary.paper.store import Results
 from complementary.paper.studies import Study
-from complementary.tables import Table, show_spread
+from complementary.reports import tables
+from complementary.reports.tables import Table, show_spread
 
 
 def render(study: Study, results: Results, protocol: Protocol, form: str, only_run: bool = False) -> str:

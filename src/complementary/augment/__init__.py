@@ -1,0 +1,1 @@
+"""Image augmentation, batched on the device."""

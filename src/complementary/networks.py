@@ -1,0 +1,153 @@
+"""Networks: linear, MLP, a small CNN, ResNet-18. Each gives logits [B, K] and, by `features`, [B, D].
+
+ResNet-18 keeps torchvision's state-dict keys, so that checkpoints travel both ways; its 7 x 7 stem
+is replaced by the 3 x 3, stride-1 stem that suits small images.
+"""
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from complementary.engine.max_pool import max_pool
+from complementary.errors import UserError, one_of
+from complementary.rng import address, seeded
+
+
+class Network(nn.Module, ABC):
+    """A body, then one linear layer ``fc``. kind: its name in `MODELS`. max_pool: False if it has gone without."""
+
+    kind: ClassVar[str]
+    max_pool: bool = True
+    fc: nn.Linear
+
+    @abstractmethod
+    def features(self, x: Tensor) -> Tensor:
+        """Inputs [B, ...] -> features [B, D], what ``fc`` sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs [B, ...] -> logits [B, K]."""
+        logits: Tensor = self.fc(self.features(x))
+        return logits
+
+
+class Linear(Network):
+    """One linear layer on the flattened input."""
+
+    kind = "linear"
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(math.prod(shape), classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B, D]: the flattened input itself."""
+        return x.flatten(1)
+
+
+class MLP(Network):
+    """One hidden layer of 500 ReLU units on the flattened input, as in the paper."""
+
+    kind = "mlp"
+
+    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 500) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(shape), hidden)
+        self.fc = nn.Linear(hidden, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [B, 500]."""
+        return F.relu(self.hidden(x.flatten(1)))
+
+
+class SmallCNN(Network):
+    """Three 3 x 3 convolutions with batch norm, then a global average: for small images and small machines."""
+
+    kind = "cnn"
+
+    def __init__(self, shape: tuple[int, ...], classes: int, width: int = 32) -> None:
+        super().__init__()
+        widths = [shape[0], width, 2 * width, 4 * width]
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(b) for b in widths[1:])
+        self.fc = nn.Linear(widths[-1], classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, 128]."""
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x))
+            x = F.relu(F.max_pool2d(x, 2) if min(x.shape[2:]) > 4 else x)  # the order that computes less
+        return x.mean((2, 3))
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut."""
+
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outer)
+        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outer)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or inner != outer:
+            self.downsample = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, inner, H, W] -> [B, outer, H / stride, W / stride]."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(x)) + shortcut)
+
+
+class ResNet18(Network):
+    """He et al. 2015 for small images: 3 x 3 stride-1 stem; the max-pool is kept in the paper, optional here."""
+
+    kind = "resnet18"
+
+    def __init__(self, shape: tuple[int, ...], classes: int, max_pool: bool = True) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.max_pool = max_pool
+        self.layer1, self.layer2 = _stage(64, 64, 1), _stage(64, 128, 2)
+        self.layer3, self.layer4 = _stage(128, 256, 2), _stage(256, 512, 2)
+        self.fc = nn.Linear(512, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, 512]."""
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = max_pool(x) if self.max_pool else x
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3))
+
+
+def _stage(inner: int, outer: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(BasicBlock(inner, outer, stride), BasicBlock(outer, outer, 1))
+
+
+MODELS = ("linear", "mlp", "cnn", "resnet18")
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_pool: bool = True) -> Network:
+    """Make the named network for inputs of ``shape`` ([C, H, W] or [D]), with weights that depend on ``seed`` only."""
+    one_of("The model", name, MODELS)
+    if name in ("cnn", "resnet18") and len(shape) != 3:
+        raise UserError(
+            f"The model {name} needs images [C, H, W], but the inputs have shape {list(shape)}; use mlp or linear."
+        )
+    with seeded(address(seed, "init")):
+        if name == "resnet18":
+            return ResNet18(shape, classes, max_pool)
+        simple: dict[str, type[Linear] | type[MLP] | type[SmallCNN]] = {
+            "linear": Linear,
+            "mlp": MLP,
+            "cnn": SmallCNN,
+        }
+        return simple[name](shape, classes)

@@ -1,0 +1,119 @@
+"""What the network is shown: inputs as they are, or the features of an encoder that does not learn any more.
+
+A linear layer on the features of an encoder that saw no label at all learns in seconds, and from complementary labels
+often better than a deep network does (docs/encoders.md).
+"""
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from complementary import files
+from complementary.clusters import cache
+from complementary.clusters.assign import source_of
+from complementary.clusters.features import embed, embed_test, find_body
+from complementary.config import Config
+from complementary.data import Dataset
+from complementary.encoders.backbone import describe, features, load_body
+from complementary.errors import UserError
+from complementary.networks import Network
+
+
+@dataclass(frozen=True)
+class Lens:
+    """An encoder for images of ``shape`` [C, H, W], with their mean and std [C]; ``mirror`` as in `features`."""
+
+    body: Network
+    shape: tuple[int, ...]
+    mean: Tensor
+    std: Tensor
+    mirror: bool = False
+
+    def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
+        """Images uint8 [N, C, H, W] -> features float32 [N, D], on the device."""
+        mean, std = self.mean.to(device), self.std.to(device)
+        return features(self.body.to(device), images, mean, std, mirror=self.mirror)
+
+    @functools.cached_property
+    def mark(self) -> Tensor:
+        """A number, int64 [], that is another one for other weights: what a checkpoint remembers of it."""
+        return torch.tensor(int(files.digest(self._tensors(), "")[:15], 16))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
+
+    def write(self, path: Path) -> None:
+        """Keep it, as ``cll pretrain`` keeps an encoder.
+
+        The many runs of a sweep share one file on the disk: a link to it, where the disk has such.
+        """
+        record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
+        record |= describe(self.body) | ({"mirror": True} if self.mirror else {})
+        tensors = self._tensors()
+        name = cache.named("lens", record | {"weights": files.digest(tensors, "")})
+        shared = cache.place(f"{name}.safetensors")
+        try:
+            with cache.alone(name, "keeping the same encoder"):
+                if not files.is_whole(shared):
+                    shared.parent.mkdir(parents=True, exist_ok=True)
+                    files.write(shared, tensors, record)
+            path.unlink(missing_ok=True)
+            os.link(shared, path)
+        except (OSError, UserError):  # another disk, a cache that cannot be written, a system without links
+            files.write(path, tensors, record)
+
+    @staticmethod
+    def read(path: Path) -> "Lens":
+        """The one that `write` kept."""
+        record = files.record_of(path)
+        shape = tuple(record.get("shape", ()))
+        body = load_body(path, shape)  # says so if the file is not whole
+        mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        return Lens(body, shape, mean, std, record.get("mirror", False))
+
+
+class Seen(NamedTuple):
+    """Examples as the network sees them: rows ``places`` int [M] of ``source`` [N, ...], those of the test [T, ...].
+
+    mean, std: how they are normalised, [C] or [D]. lens: what they were seen through, if anything.
+    """
+
+    source: Tensor
+    places: Tensor
+    test: Tensor | None
+    mean: Tensor
+    std: Tensor
+    lens: Lens | None = None
+
+
+def check(config: Config, dataset: Dataset) -> None:
+    """Raise if the configuration wants features that nothing can make."""
+    encoder = config.grouping.encoder
+    if config.source.inputs == "raw":
+        return
+    if dataset.train.inputs.ndim != 4:
+        raise UserError(f"The set {dataset.name} holds vectors, and --inputs features needs images; leave it out.")
+    if encoder == "pixels" or encoder.startswith("embeddings:"):
+        raise UserError(
+            f"--inputs features needs an encoder, which the --encoder {encoder} is not; use simsiam, run:FOLDER or "
+            "file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as --data FILE.npz.)"
+        )
+
+
+def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
+    """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
+    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    if config.source.inputs == "raw":
+        return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
+    source = source_of(config, dataset, device)
+    vectors = embed(source, dataset, chosen)
+    lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std, source.mirror)
+    spread = vectors.std(0)
+    spread = torch.where(spread > 1e-8, spread, 1.0)
+    places = torch.arange(len(vectors))
+    return Seen(vectors, places, embed_test(source, dataset), vectors.mean(0), spread, lens)

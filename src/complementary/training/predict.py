@@ -1,0 +1,122 @@
+"""Apply the weights of a finished run to new examples."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from complementary import files, networks
+from complementary.augment.crop import normalise
+from complementary.augment.views import luminance
+from complementary.data import formats
+from complementary.data.formats import read_bytes
+from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
+from complementary.engine.run_folder import result_of
+from complementary.errors import UserError
+from complementary.training.frozen import Lens
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network with what it needs around it: class names, input shape, normalisation, perhaps an encoder."""
+
+    network: networks.Network
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    mean: Tensor
+    std: Tensor
+    lens: Lens | None = None
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
+        """Images uint8 [N, C, H, W] or vectors float32 [N, D] -> probabilities [N, K]."""
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise UserError(
+                f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
+                f"{list(self.shape)}; resize or reshape them."
+            )
+        seen = inputs if self.lens is None else self.lens(inputs)
+        parts = [self.network(normalise(part, self.mean, self.std)) for part in seen.split(batch)]
+        return torch.cat(parts).float().softmax(1)
+
+
+def load(folder: str | Path, weights: str = "auto") -> Predictor:
+    """Load a finished run. ``weights``: ``selected`` (by SCEL), ``last``, or ``auto``: selected if there are any."""
+    folder = Path(folder)
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; name the folder of a finished run first, then what to predict.")
+    if not (folder / "result.json").exists():
+        raise UserError(
+            f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
+            "or name another."
+        )
+    if not (folder / "last.safetensors").exists() and (folder / "encoder.safetensors").exists():
+        raise UserError(
+            f"{folder} holds an encoder (of cll pretrain), which predicts no class; name a run of cll train."
+        )
+    if weights == "auto":
+        weights = "last" if result_of(folder).get("selected_epoch") is None else "selected"
+    tensors, record = files.read(folder / f"{weights}.safetensors")
+    shape, classes = tuple(record["shape"]), tuple(record["classes"])
+    network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
+    network.load_state_dict(tensors)
+    network.eval()
+    lens = Lens.read(folder / "encoder.safetensors") if record.get("features") else None
+    mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+    return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
+
+
+def are_pictures(path: Path) -> bool:
+    """Whether ``path`` is a folder or a picture, by its name."""
+    return path.is_dir() or path.name.lower().endswith(SUFFIXES)
+
+
+def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[list[Path], Tensor, dict[int, str]]:
+    """A picture, or all pictures of a folder, as ``cll data import`` reads them.
+
+    ``shape`` [C, S, S]: what the run was trained on. -> (files, uint8 [N, C, S, S], index -> why it cannot be read)
+    """
+    if len(shape) != 3 or shape[1] != shape[2]:
+        raise UserError(
+            f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy, .npz or .csv "
+            "file."
+        )
+    paths = find_pictures(path) if path.is_dir() else [path]
+    pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
+    failures = decode_into(pixels, paths, fit, "reading pictures").failures
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    if shape[0] == 1:
+        images = luminance(images.float()).round().to(torch.uint8)
+    return paths, images.contiguous(), failures
+
+
+def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
+    """A .npy, .npz or .csv file -> (names of the examples, where it gives any; inputs as `Predictor` wants them).
+
+    Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. In an .npz they are called inputs, images
+    or X (the names of docs/data.md), or are the only array. A .csv has one vector a line; a first column called
+    file, id, name ... names it.
+    """
+    if path.suffix.lower() not in formats.SUFFIXES:
+        raise UserError(f"{path} is no picture, no folder and no .npy, .npz or .csv file; give one of these.")
+    table = _only_array(path) or formats.read_table(path)
+    inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
+        raise UserError(f"{path}: example {row} holds NaN or infinity; clean or drop such rows first.")
+    numbered = [str(i) for i in range(len(inputs))]
+    return (None if table.keys == numbered else table.keys), inputs
+
+
+def _only_array(path: Path) -> formats.Table | None:
+    """What an .npz holds if that is a single array, whatever its name."""
+    if path.suffix.lower() != ".npz":
+        return None
+    held = formats.open_npz(read_bytes(path), str(path))
+    if len(held) != 1:
+        return None
+    ((name, array),) = held.items()
+    inputs = formats.as_inputs(array, f"{path}: {name}")
+    return formats.Table(path, {"train/inputs": inputs}, [str(i) for i in range(len(inputs))])

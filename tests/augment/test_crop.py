@@ -1,0 +1,111 @@
+"""Augmentation against numpy.pad: the same pixels, one draw per image."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from complementary.augment.crop import Augment, default_padding, normalise
+from complementary.rng import generator
+
+
+def pictures(count, channels, height, width, seed=0):
+    return torch.randint(256, (count, channels, height, width), dtype=torch.uint8, generator=generator(seed, "img"))
+
+
+def crop(image, padding, down, right, flip):
+    """Pad by reflection, cut a window moved by (down, right), mirror: the textbook order. image [C, H, W]."""
+    _, height, width = image.shape
+    padded = np.pad(image, [(0, 0), (padding, padding), (padding, padding)], mode="reflect")
+    top, left = padding + down, padding + right
+    window = padded[:, top : top + height, left : left + width]
+    return window[:, :, ::-1] if flip else window
+
+
+def find(output, image, padding):
+    """Every (down, right, flip) whose reference crop is the output."""
+    moves = range(-padding, padding + 1)
+    return [
+        (down, right, flip)
+        for down in moves
+        for right in moves
+        for flip in (False, True)
+        if np.array_equal(output, crop(image, padding, down, right, flip))
+    ]
+
+
+@pytest.mark.parametrize(("channels", "height", "width"), [(3, 32, 32), (1, 28, 28), (2, 9, 6)])
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("flip", [False, True])
+def test_every_image_is_one_reflected_crop(channels, height, width, padding, flip):
+    images = pictures(5, channels, height, width)
+    index = torch.tensor([3, 3, 0, 4, 1, 3])
+    found = Augment(padding, flip).gather(images, index, generator(7, "aug"))
+    assert found.dtype == torch.uint8
+    assert found.shape == (6, channels, height, width)
+    for output, i in zip(found.numpy(), index.tolist(), strict=True):
+        moves = find(output, images[i].numpy(), padding)
+        assert moves
+        assert flip or any(not mirrored for _, _, mirrored in moves)
+
+
+def test_moves_are_uniform_independent_and_drawn_for_each_image():
+    """All 9 moves of padding 1, each with and without mirror, come up equally often."""
+    image = pictures(1, 1, 5, 5)
+    found = Augment(1, True).gather(image, torch.zeros(1800, dtype=torch.long), generator(0, "aug")).numpy()
+    moves = [(d, r, f) for d in (-1, 0, 1) for r in (-1, 0, 1) for f in (False, True)]
+    references = {crop(image[0].numpy(), 1, *move).tobytes(): 0 for move in moves}
+    assert len(references) == 18
+    for output in found:
+        references[output.tobytes()] += 1
+    assert stats.chisquare(list(references.values())).pvalue > 1e-3
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(5, 12), st.integers(5, 12), st.integers(0, 4), st.integers(0, 999))
+def test_any_size_stays_inside_the_image(height, width, padding, seed):
+    images = pictures(2, 1, height, width, seed)
+    found = Augment(padding, False).gather(images, torch.tensor([0, 1]), generator(seed, "aug"))
+    assert all(find(out.numpy(), image.numpy(), padding) for out, image in zip(found, images, strict=True))
+
+
+def test_all_channels_move_together():
+    images = pictures(1, 1, 16, 16).expand(-1, 3, -1, -1)
+    found = Augment().gather(images, torch.zeros(20, dtype=torch.long), generator(0, "aug"))
+    assert torch.equal(found[:, 0], found[:, 1])
+    assert torch.equal(found[:, 0], found[:, 2])
+
+
+def test_the_generator_decides_and_nothing_else():
+    images, index = pictures(8, 3, 16, 16), torch.arange(8)
+    before = torch.random.get_rng_state()
+    first, again, other = (Augment().gather(images, index, generator(s, "aug")) for s in (0, 0, 1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(Augment(0, False).gather(images, index.flip(0)), images.flip(0))
+
+
+@pytest.mark.parametrize(("height", "padding"), [(8, 0), (15, 0), (16, 2), (28, 4), (32, 4), (64, 8)])
+def test_the_default_padding_is_an_eighth(height, padding):
+    assert default_padding(height) == padding
+
+
+def test_images_are_normalised_channel_by_channel():
+    images = pictures(4, 3, 5, 6)
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.247, 0.2435, 0.2616])
+    found = normalise(images, mean, std)
+    centre, spread = (v.double().numpy()[:, None, None] for v in (mean, std))
+    wanted = (images.double().numpy() / 255 - centre) / spread
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8], ids=str)
+def test_vectors_are_normalised_to_float32(dtype):
+    vectors = torch.tensor([[1, 2], [3, 6]], dtype=dtype)
+    found = normalise(vectors, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0]))
+    assert found.tolist() == [[-1, -1], [1, 1]]
+    assert found.dtype == torch.float32

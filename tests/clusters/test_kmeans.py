@@ -1,0 +1,142 @@
+"""k-means against scikit-learn's, and its promises: fixed by the seed, no empty cluster, bounded memory."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+
+from complementary.clusters import kmeans
+from complementary.errors import UserError
+from complementary.rng import generator
+
+
+def blobs(count, dimensions, centres, spread, seed):
+    source = generator(seed, "blobs")
+    middle = torch.randn(centres, dimensions, generator=source)
+    return middle[torch.arange(count) % centres] + spread * torch.randn(count, dimensions, generator=source)
+
+
+DIGITS = torch.from_numpy(load_digits().data).float()
+CASES = {
+    "digits": (DIGITS, 10),
+    "digits-50": (DIGITS, 50),
+    "unit-vectors": (torch.nn.functional.normalize(blobs(1500, 32, 20, 0.5, 0)), 20),
+    "no structure": (torch.rand(800, 2, generator=generator(0, "flat")), 12),
+}
+
+
+@pytest.mark.parametrize(("points", "clusters"), CASES.values(), ids=CASES)
+def test_inertia_is_scikit_learns_within_one_percent(points, clusters):
+    ours = kmeans.kmeans(points, clusters, seed=1126)
+    theirs = KMeans(clusters, init="k-means++", n_init=10, random_state=1126).fit(points.double().numpy())
+    assert ours.inertia <= 1.01 * theirs.inertia_
+    assert ours.inertia >= 0.97 * theirs.inertia_
+    assert len(ours.assignment.unique()) == clusters
+
+
+@pytest.mark.parametrize(("points", "clusters"), CASES.values(), ids=CASES)
+def test_the_result_is_a_fixed_point_and_says_its_own_inertia(points, clusters):
+    assignment, centres, inertia = kmeans.kmeans(points, clusters, restarts=2)
+    exact = torch.cdist(points.double(), centres.double()).square()
+    assert torch.equal(exact.argmin(1), assignment)
+    assert inertia == pytest.approx(float(exact.min(1).values.sum()), rel=1e-4)
+    means = torch.stack([points[assignment == k].double().mean(0) for k in range(clusters)])
+    torch.testing.assert_close(centres.double(), means, atol=1e-4, rtol=1e-4)
+    assert assignment.dtype == torch.int64
+    assert centres.shape == (clusters, points.shape[1])
+
+
+def test_clear_blobs_are_found_exactly():
+    points = blobs(600, 8, 6, 0.01, 3)
+    found = kmeans.kmeans(points, 6).assignment
+    truth = torch.arange(600) % 6
+    assert len({(int(a), int(b)) for a, b in zip(found, truth, strict=True)}) == 6
+
+
+@pytest.mark.parametrize("offset", [1e2, 1e4])
+def test_a_far_origin_changes_nothing(offset):
+    """Distances are differences: points around 10,000 have the same clusters as points around 0."""
+    points = blobs(500, 2, 8, 0.2, 5)
+    here, there = kmeans.kmeans(points, 8), kmeans.kmeans(points + offset, 8)
+    assert there.inertia == pytest.approx(here.inertia, rel=0.01)
+
+
+def test_the_seed_decides_and_the_global_stream_is_left_alone():
+    points = CASES["no structure"][0]
+    before = torch.random.get_rng_state()
+    first, again, other = (kmeans.kmeans(points, 12, seed=s, restarts=1) for s in (0, 0, 1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first.assignment, again.assignment)
+    assert torch.equal(first.centres, again.centres)
+    assert not torch.equal(first.assignment, other.assignment)
+
+
+def test_more_restarts_are_never_worse():
+    points = CASES["no structure"][0]
+    inertia = [kmeans.kmeans(points, 12, restarts=r).inertia for r in (1, 3, 8)]
+    assert inertia == sorted(inertia, reverse=True)
+
+
+def test_distances_in_chunks_are_the_same(monkeypatch):
+    points, centres = DIGITS[:500], DIGITS[500:520]
+    whole = kmeans.assign(points, centres)
+    monkeypatch.setattr(kmeans, "CHUNK", 64)
+    parts = kmeans.assign(points, centres)
+    assert torch.equal(whole[0], parts[0])
+    torch.testing.assert_close(whole[1], parts[1])
+    exact = torch.cdist(points.double(), centres.double()).square().min(1).values
+    torch.testing.assert_close(whole[1].double(), exact, rtol=1e-4, atol=1e-2)
+
+
+def test_an_empty_cluster_moves_to_the_farthest_point():
+    points = torch.tensor([[0.0], [0.1], [10.0], [10.2], [30.0]])
+    start = torch.tensor([[0.0], [10.0], [1000.0]])
+    found = kmeans._lloyd(points, points.square().sum(1), start, 50)
+    assert sorted(found.centres[:, 0].tolist()) == pytest.approx([0.05, 10.1, 30.0])
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 99), st.data())
+def test_any_shape_gives_a_valid_clustering(count, dimensions, seed, data):
+    clusters = data.draw(st.integers(1, count))
+    points = torch.randn(count, dimensions, generator=generator(seed, "any"))
+    found = kmeans.kmeans(points, clusters, seed, restarts=1)
+    assert bool(((found.assignment >= 0) & (found.assignment < clusters)).all())
+    assert np.isfinite(found.inertia)
+    assert bool(torch.isfinite(found.centres).all())
+    if clusters == 1:
+        torch.testing.assert_close(found.centres[0], points.mean(0), atol=1e-5, rtol=1e-5)
+    if clusters == count:
+        assert found.inertia == pytest.approx(0, abs=1e-3)
+
+
+def test_identical_points_do_not_break_it():
+    found = kmeans.kmeans(torch.ones(10, 3), 4)
+    assert found.inertia == pytest.approx(0, abs=1e-5)
+    torch.testing.assert_close(found.centres, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8], ids=str)
+def test_points_of_any_type_are_clustered_in_float32(dtype):
+    found = kmeans.kmeans(DIGITS[:200].to(dtype), 5, restarts=1)
+    assert found.centres.dtype == torch.float32
+    assert torch.equal(found.assignment, kmeans.kmeans(DIGITS[:200], 5, restarts=1).assignment)
+
+
+@pytest.mark.parametrize(
+    ("points", "clusters", "options", "message"),
+    [
+        (torch.zeros(3, 2), 4, {}, r"4 clusters were asked for, but there are 3 points: use 1\.\.3"),
+        (torch.zeros(3, 2), 0, {}, "0 clusters were asked for"),
+        (torch.zeros(0, 2), 1, {}, "there are 0 points"),
+        (torch.tensor([[0.0], [float("nan")]]), 1, {}, "NaN or infinity; check the embeddings"),
+        (torch.tensor([[0.0], [float("inf")]]), 1, {}, "NaN or infinity"),
+        (torch.zeros(3, 2), 2, {"restarts": 0}, "(?i)restarts.*0"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(points, clusters, options, message):
+    with pytest.raises(UserError, match=message):
+        kmeans.kmeans(points, clusters, **options)

@@ -1,0 +1,249 @@
+"""The loop, on a job so small that every number can be followed by hand."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from complementary.engine.backend import Engine
+from complementary.engine.loop import Job, load_optimiser, named, optimiser_tensors
+from complementary.errors import UserError
+from complementary.rng import generator
+
+EXAMPLES, BATCH, EPOCHS = 10, 3, 4
+STEPS = EXAMPLES // BATCH
+OPTIMISERS = {
+    "adam": lambda p: torch.optim.Adam(p, 0.1, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
+    "plain": lambda p: torch.optim.SGD(p, 0.1),
+}
+
+
+class Line(Job):
+    """Fits one weight per feature; notes all that happens."""
+
+    def __init__(self, optimiser="adam", seed=0, poison=None):
+        super().__init__("hash", seed, EPOCHS, BATCH, EXAMPLES, Engine.of("cpu"))
+        self.x = torch.randn(EXAMPLES, 2, generator=generator(0, "x"))
+        self.model = nn.Linear(2, 1)
+        nn.init.ones_(self.model.weight)
+        nn.init.zeros_(self.model.bias)
+        self.optimiser = OPTIMISERS[optimiser](self.model.parameters())
+        self.poison, self.events, self.seen, self.losses, self.drawn = poison, [], [], [], []
+
+    def open_epoch(self):
+        self.events.append("open")
+
+    def before_step(self):
+        self.events.append((self.epoch, self.step_in_epoch))
+
+    def step(self, index, random):
+        noise = torch.rand(len(index), 1, generator=random)
+        loss = ((self.model(self.x[index]) - noise) ** 2).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        if self.poison is not None and (self.epoch, self.step_in_epoch) >= self.poison:
+            loss = loss * math.nan
+        self.seen.append(index.tolist())
+        self.drawn.append(noise)
+        self.losses.append(loss.item())
+        return loss.detach()
+
+    def networks(self):
+        return [self.model]
+
+    def scores(self):
+        self.events.append("scores")
+        return {"weight": float(self.model.weight.detach().sum())}
+
+    def tensors(self):
+        return {f"model/{k}": v for k, v in self.model.state_dict().items()} | optimiser_tensors(self.optimiser)
+
+    def load_tensors(self, tensors):
+        self.model.load_state_dict(named("model", tensors))
+        load_optimiser(self.optimiser, tensors)
+
+
+def advanced(steps, **options):
+    job = Line(**options)
+    closed = [job.advance() for _ in range(steps)]
+    return job, closed
+
+
+def finish(job):
+    while not job.done:
+        job.advance()
+
+
+def kept(job):
+    """What a checkpoint would hold, as values: the tensors are copied, the record went through JSON."""
+    tensors, record = job.state()
+    return {k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(record))
+
+
+def test_epochs_and_steps_come_in_order_and_the_last_partial_batch_is_dropped():
+    job, closed = advanced(EPOCHS * STEPS)
+    assert closed == [False, False, True] * EPOCHS
+    epoch = [[e for e in job.events if e == "open" or isinstance(e, tuple)][i * 4 : i * 4 + 4] for i in range(EPOCHS)]
+    assert epoch == [["open", (i, 0), (i, 1), (i, 2)] for i in range(EPOCHS)]
+    assert job.events.count("scores") == EPOCHS
+    assert all(len(index) == BATCH for index in job.seen)
+    assert job.done
+    assert (job.epoch, job.step_in_epoch) == (EPOCHS, 0)
+
+
+def test_an_epoch_sees_no_example_twice_and_every_epoch_another_order():
+    job, _ = advanced(EPOCHS * STEPS)
+    orders = [[*itertools.chain(*job.seen[i * STEPS : (i + 1) * STEPS])] for i in range(EPOCHS)]
+    for i, order in enumerate(orders):
+        assert len(set(order)) == STEPS * BATCH
+        wanted = torch.randperm(EXAMPLES, generator=generator(0, "order", i))[: STEPS * BATCH]
+        assert order == wanted.tolist()
+    assert len({tuple(o) for o in orders}) == EPOCHS
+
+
+def test_not_done_before_the_last_step():
+    job, _ = advanced(EPOCHS * STEPS - 1)
+    assert not job.done
+
+
+def test_history_holds_the_mean_loss_of_each_epoch_and_its_scores():
+    job, _ = advanced(EPOCHS * STEPS)
+    assert [row["epoch"] for row in job.history] == list(range(1, EPOCHS + 1))
+    for i, row in enumerate(job.history):
+        assert row["loss"] == pytest.approx(sum(job.losses[i * STEPS : (i + 1) * STEPS]) / STEPS, rel=1e-6)
+        assert set(row) == {"epoch", "loss", "weight"}
+    assert job.history[-1]["weight"] == float(job.model.weight.detach().sum())
+
+
+def test_draws_depend_on_seed_epoch_and_step_alone():
+    first, again, other = (advanced(6, seed=s)[0] for s in (0, 0, 1))
+    assert first.losses == again.losses
+    assert first.seen == again.seen
+    assert first.seen != other.seen
+    for job, seed in ((first, 0), (other, 1)):
+        for i, noise in enumerate(job.drawn):
+            assert torch.equal(noise, torch.rand(BATCH, 1, generator=generator(seed, "step", *divmod(i, STEPS))))
+
+
+def test_the_global_random_state_is_not_used():
+    job = Line()
+    before = torch.random.get_rng_state()
+    for _ in range(STEPS + 1):
+        job.advance()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_seconds_only_grow():
+    job, _ = advanced(1)
+    first = job.seconds
+    job.advance()
+    assert 0 < first < job.seconds
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("stop", range(EPOCHS * STEPS))
+def test_a_job_goes_on_exactly_from_any_step(optimiser, stop):
+    whole, _ = advanced(EPOCHS * STEPS, optimiser=optimiser)
+    half, _ = advanced(stop, optimiser=optimiser)
+    resumed = Line(optimiser)
+    resumed.restore(*kept(half))
+    assert (resumed.epoch, resumed.step_in_epoch) == divmod(stop, STEPS)
+    assert resumed.seconds == half.seconds
+    finish(resumed)
+    assert half.seen + resumed.seen == whole.seen
+    assert half.losses + resumed.losses == whole.losses
+    assert resumed.history == whole.history
+    assert all(torch.equal(a, whole.tensors()[k]) for k, a in resumed.tensors().items())
+
+
+def test_a_job_that_went_ahead_can_be_set_back():
+    job, _ = advanced(4)
+    state = kept(job)
+    finish(job)
+    ahead, job.losses = job.losses[4:], []
+    job.restore(*state)
+    finish(job)
+    assert job.losses == ahead
+
+
+# --- health -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [(0, 0), (1, 1), (3, 2)])
+def test_the_first_bad_step_is_named_at_the_end_of_its_epoch(poison):
+    job = Line(poison=poison)
+    number = poison[0] * STEPS + poison[1] + 1
+    said = rf"NaN or infinite at epoch {poison[0] + 1}, step {poison[1] + 1} \(step {number} in all\)"
+    with pytest.raises(UserError, match=said):
+        finish(job)
+    assert len(job.history) == poison[0]
+
+
+def test_check_health_finds_a_bad_loss_at_once():
+    job, _ = advanced(2, poison=(0, 1))
+    with pytest.raises(UserError, match="epoch 1, step 2"):
+        job.check_health()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bad_weight_is_found_though_the_loss_was_good(bad):
+    job, _ = advanced(5)
+    job.check_health()
+    with torch.no_grad():
+        job.model.bias.fill_(bad)
+    with pytest.raises(UserError, match=r"epoch 2, step 2 \(step 5 in all\).*Try a lower --lr"):
+        job.check_health()
+
+
+# --- tensors by name ----------------------------------------------------------------------------------
+
+
+def test_named_takes_what_is_under_a_head_and_nothing_that_only_begins_alike():
+    a, b, c = torch.zeros(3).split(1)
+    assert named("model", {"model/fc.bias": a, "models/x": b, "optimiser/0/model/": c}) == {"fc.bias": a}
+    assert named("none", {"model/x": a}) == {}
+
+
+def stepped(optimiser, channels_last=False):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+    for i, parameter in enumerate(network.parameters()):
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator(i, "weights")))
+    network = network.to(memory_format=torch.channels_last) if channels_last else network
+    made = OPTIMISERS[optimiser](network.parameters())
+    return network, made
+
+
+def take_step(network, optimiser, seed):
+    x = torch.randn(4, 3, 6, 6, generator=generator(seed, "x"))
+    optimiser.zero_grad()
+    network(x).tanh().mean().backward()
+    optimiser.step()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_an_optimiser_goes_on_exactly_from_its_tensors(optimiser, channels_last):
+    """Files hold contiguous tensors, whatever the memory format of the weights."""
+    network, made = stepped(optimiser, channels_last)
+    for seed in range(3):
+        take_step(network, made, seed)
+    stored = {k: v.clone(memory_format=torch.contiguous_format) for k, v in optimiser_tensors(made).items()}
+    assert all(name.startswith("optimiser/") for name in stored)
+    assert bool(stored) == (optimiser != "plain")
+    other, again = stepped(optimiser, channels_last)
+    other.load_state_dict(network.state_dict())
+    load_optimiser(again, stored)
+    for seed in range(3, 6):
+        take_step(network, made, seed)
+        take_step(other, again, seed)
+    for a, b in zip(network.parameters(), other.parameters(), strict=True):
+        assert bool(torch.isfinite(a).all())
+        assert torch.equal(a, b)
+    assert optimiser_tensors(made).keys() == optimiser_tensors(again).keys()
+    assert all(torch.equal(v, optimiser_tensors(again)[k]) for k, v in optimiser_tensors(made).items())

@@ -1,0 +1,262 @@
+"""Moments of gradients beside an enumeration of every draw of labels, through the mixers and losses themselves."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import one_hot
+
+from complementary import mixing, networks, oracle, transitions
+from complementary.errors import UserError
+from complementary.losses import LOSSES
+from complementary.paper import gradients
+from complementary.paper.gradients import exact, label_chances, mixed, per_example, sampled
+from complementary.rng import generator
+
+TRANSITIONS = {"uniform": transitions.uniform, "biased": lambda k: transitions.biased(k, 10)}
+TRANSITIONS["noisy"] = lambda k: transitions.noisy(k, 0.2)
+MIXERS = {
+    "none": None,
+    "mixup": mixing.Mixup(1.0),
+    "icm": mixing.ICM(1.0),
+    "icm-as-coded": mixing.ICM(1.0, **mixing.AS_CODED["icm"]),
+    "icm-keep": mixing.ICM(1.0, alone="keep", lam="batch"),
+    "icm-soft": mixing.ICM(1.0, share="soft-label"),
+    "micm": mixing.MICM(1.0),
+    "micm-as-coded": mixing.MICM(1.0, **mixing.AS_CODED["micm"]),
+}
+
+
+def problem(classes, count, seed, model="linear", size=4):
+    source = generator(seed, "problem")
+    x = torch.randn(count, size, generator=source)
+    truth = torch.randint(classes, (count,), generator=source)
+    cluster = torch.randint(2, (count,), generator=source)
+    return networks.build(model, (size,), classes, seed), x, truth, cluster
+
+
+def flat_gradient(model, value):
+    found = torch.autograd.grad(value, list(model.parameters()))
+    return torch.cat([g.flatten() for g in found]).double()
+
+
+def through_mixer(mixer, x, label, cluster, seed):
+    """What training computes: the mixer itself, with the same draws each time. -> (x, soft label)."""
+    return (x, label) if mixer is None else mixer(x, label, cluster, generator=generator(seed, "mix"))
+
+
+def batch_mean(mixer, losses, soft):
+    """As in training: over mixes that carry a label; as coded, black images count too."""
+    black = mixer is not None and mixer.alone == "black"
+    return losses.mean() if black else losses.sum() / (soft.sum(1) > 0).sum().clamp_min(1)
+
+
+def matched(mixer):
+    """The same mixer with labels weighted as the images are: it mixes true labels rightly."""
+    if mixer is None or mixer.share != "new-data":
+        return None
+
+    class Matched(type(mixer)):
+        def weights(self, inputs, generator):
+            image, _ = super().weights(inputs, generator)
+            return image, image
+
+    return Matched(**vars(mixer))
+
+
+def enumerate_labels(model, loss, mixer, x, truth, cluster, transition, seed):
+    """Every combination of labels that can be drawn: f [D], and lists of (probability, c [D], labels)."""
+    classes = len(transition)
+    _, soft_truth = through_mixer(matched(mixer), x, one_hot(truth, classes).float(), cluster, seed)
+    given = through_mixer(mixer, x, one_hot(truth, classes).float(), cluster, seed)[0]
+    alone = through_mixer(mixer, x, torch.ones(len(x), classes), cluster, seed)[1].sum(1) == 0
+    losses = torch.where(alone, 0.0, -(soft_truth * model(given).log_softmax(1)).sum(1))
+    towards = flat_gradient(model, batch_mean(mixer, losses, (~alone).float()[:, None]))
+    draws = []
+    for labels in itertools.product(range(classes), repeat=len(x)):
+        chance = float(transition[truth, torch.tensor(labels)].prod())
+        if chance > 0:
+            inputs, soft = through_mixer(mixer, x, one_hot(torch.tensor(labels), classes).float(), cluster, seed)
+            losses = loss(model(inputs), soft, transition)
+            draws.append((chance, flat_gradient(model, batch_mean(mixer, losses, soft)), labels))
+    return towards, draws
+
+
+def moments_by_definition(towards, draws):
+    mean = sum(chance * c for chance, c, _ in draws)
+    mse = sum(chance * (c - towards).square().sum() for chance, c, _ in draws)
+    variance = sum(chance * (c - mean).square().sum() for chance, c, _ in draws)
+    return mse, (mean - towards).square().sum(), variance
+
+
+# --- exactly ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(list(LOSSES)),
+    st.sampled_from(list(MIXERS)),
+    st.sampled_from(list(TRANSITIONS)),
+    st.integers(2, 4),
+    st.integers(2, 3),
+    st.integers(0, 9999),
+)
+def test_moments_are_those_of_every_draw_of_labels(loss, name, kind, classes, count, seed):
+    mixer, transition = MIXERS[name], TRANSITIONS[kind](classes)
+    model, x, truth, cluster = problem(classes, count, seed)
+    wanted = moments_by_definition(*enumerate_labels(model, LOSSES[loss], mixer, x, truth, cluster, transition, seed))
+    batch = mixed(mixer, x, truth, cluster, generator(seed, "mix"))
+    found = exact(model, LOSSES[loss], batch, transition)
+    for a, b in zip(found, wanted, strict=True):
+        assert float(a) == pytest.approx(float(b), rel=1e-4, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(list(LOSSES)),
+    st.sampled_from(list(MIXERS)),
+    st.integers(2, 8),
+    st.integers(2, 20),
+    st.booleans(),
+    st.integers(0, 9999),
+)
+def test_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, seed):
+    model, x, truth, cluster = problem(classes, count, seed, "mlp")
+    batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
+    found = exact(model, LOSSES[loss], batch, transitions.uniform(classes), noise_free=noise_free)
+    assert float(found.mse) == pytest.approx(float(found.bias_squared + found.variance), rel=1e-6, abs=1e-9)
+    assert float(found.variance) >= -1e-9
+    if classes == 2:  # one label is possible: nothing is left to chance
+        assert float(found.variance) == pytest.approx(0, abs=1e-9)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.sampled_from(list(LOSSES)), st.integers(3, 5), st.integers(0, 9999))
+def test_with_the_mean_of_the_papers_eq_11_the_identity_breaks(loss, classes, seed):
+    """There b is the mean over labels other than the *drawn* one, and so differs from draw to draw."""
+    model, x, truth, _ = problem(classes, 1, seed)
+    transition = transitions.uniform(classes)
+    every = per_example(model, LOSSES[loss], x.expand(classes, -1), torch.eye(classes), transition.float()).double()
+    towards, draws = enumerate_labels(model, LOSSES[loss], None, x, truth, None, transition, seed)
+    mse, bias, variance = moments_by_definition(towards, draws)
+    assert float(mse) == pytest.approx(float(bias + variance), rel=1e-9)
+    bias_11 = variance_11 = 0.0
+    for chance, c, (label,) in draws:
+        b = (every.sum(0) - every[label]) / (classes - 1)
+        bias_11 += chance * float((b - towards).square().sum())
+        variance_11 += chance * float((b - c).square().sum())
+    assert abs(bias_11 + variance_11 - float(mse)) > 0.01 * float(mse)
+
+
+def test_a_partners_label_is_the_one_it_has_in_its_own_mix():
+    """Two examples mixed with each other half and half: the batch's gradient sees each label with full weight."""
+    model, x, truth, _ = problem(3, 2, 0)
+    half = torch.full((2, 2), 0.5)
+    members = torch.tensor([[0, 1], [1, 0]])
+    same = x[:1].expand(2, -1)  # both mixes are the same point, so labels are all that differs
+    pair = gradients.Mixed(same, truth, members, half, half, torch.full((2,), 0.5))
+    plain = gradients.Mixed(same, truth, torch.tensor([[0], [1]]), half[:, :1] * 2, half[:, :1] * 2, pair.share)
+    found, wanted = (exact(model, LOSSES["s-nl"], b, transitions.uniform(3)) for b in (pair, plain))
+    assert float(found.variance) == pytest.approx(float(wanted.variance), rel=1e-5)
+    assert float(wanted.variance) > 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name in MIXERS if name != "none"])
+def test_a_mixed_batch_is_what_the_mixer_makes(name):
+    _, x, truth, cluster = problem(5, 16, 1, size=6)
+    cluster[0] = 7  # alone
+    labels = one_hot(torch.arange(16) % 5, 5).float()
+    batch = mixed(MIXERS[name], x, truth, cluster, generator(3, "mix"))
+    wanted_x, wanted_soft = MIXERS[name](x, labels, cluster, generator=generator(3, "mix"))
+    assert torch.allclose(batch.x, wanted_x, atol=1e-6)
+    counted = batch.share > 0
+    assert torch.allclose(batch.soft(labels)[counted], wanted_soft[counted], atol=1e-6)
+    assert float(wanted_soft[~counted].abs().sum()) == 0
+    assert bool(counted[0]) == (name == "mixup" or MIXERS[name].alone == "keep")
+    expected = 15 / 16 if MIXERS[name].alone == "black" else 1.0
+    assert float(batch.share.sum()) == pytest.approx(expected)
+
+
+def test_gradients_of_single_examples_are_those_of_autograd():
+    model, x, truth, _ = problem(4, 5, 2, "mlp")
+    target = one_hot(truth, 4).float()
+    found = per_example(model, gradients.cross_entropy, x, target)
+    for i in range(5):
+        wanted = flat_gradient(model, torch.nn.functional.cross_entropy(model(x[i : i + 1]), truth[i : i + 1]))
+        assert torch.allclose(found[i].double(), wanted, atol=1e-6)
+
+
+# --- noise-free labels ------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.sampled_from(["mixup", "icm", "micm"]), st.integers(3, 4), st.integers(2, 4), st.integers(0, 9999))
+def test_noise_free_labels_are_draws_given_that_no_mix_lies(name, classes, count, seed):
+    _, x, truth, cluster = problem(classes, count, seed)
+    transition = transitions.biased(classes, 5)
+    batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
+    joint = {}
+    for labels in itertools.product(range(classes), repeat=count):
+        lies = oracle.is_noisy(batch.members, truth, one_hot(torch.tensor(labels), classes)) & (batch.share > 0)
+        chance = float(transition[truth, torch.tensor(labels)].prod())
+        if chance > 0 and not lies.any():
+            joint[labels] = chance
+    chances = label_chances(batch, transition, noise_free=True)
+    assert torch.allclose(chances.sum(1), torch.ones(count, dtype=torch.float64))
+    for labels, chance in joint.items():
+        found = float(chances[torch.arange(count), torch.tensor(labels)].prod())
+        assert found == pytest.approx(chance / sum(joint.values()), rel=1e-9)
+
+
+def test_who_cannot_have_a_clean_label_keeps_all():
+    _, x, _, _ = problem(2, 2, 0)
+    batch = mixed(mixing.Mixup(), x, torch.tensor([0, 1]), None, generator(0, "mix"))
+    assert label_chances(batch, transitions.uniform(2), noise_free=True).tolist() == [[0, 1], [1, 0]]
+
+
+# --- by drawing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["none", "mixup", "micm"])
+@pytest.mark.parametrize("noise_free", [False, True])
+def test_drawing_agrees_with_the_exact_moments(name, noise_free):
+    model, x, truth, cluster = problem(6, 12, 4, "mlp")
+    batch = mixed(MIXERS[name], x, truth, cluster, generator(4, "mix"))
+    options = (model, LOSSES["s-nl"], batch, transitions.uniform(6))
+    wanted = exact(*options, noise_free=noise_free)
+    found = sampled(*options, 1000, generator(4, "draws"), noise_free=noise_free)
+    assert float(found.bias_squared) == pytest.approx(float(wanted.bias_squared), rel=1e-5)
+    assert float(found.variance) == pytest.approx(float(wanted.variance), rel=0.1)
+    assert float(found.mse) == pytest.approx(float(wanted.mse), rel=0.1)
+
+
+def test_networks_with_batch_norm():
+    source = generator(0, "cnn")
+    model, x = networks.build("cnn", (1, 8, 8), 4), torch.randn(6, 1, 8, 8, generator=source)
+    batch = mixed(mixing.Mixup(), x, torch.arange(6) % 4, None, source)
+    transition = transitions.uniform(4)
+    with pytest.raises(UserError, match=r"With batch norm in training mode .* use draws=64"):
+        exact(model, LOSSES["s-nl"], batch, transition)
+    found = sampled(model, LOSSES["s-nl"], batch, transition, 5, source)
+    assert float(found.variance) > 0
+    assert int(model.norms[0].num_batches_tracked) == 1  # one forward pass for all draws
+    found = exact(model.eval(), LOSSES["s-nl"], batch, transition)
+    drawn = sampled(model, LOSSES["s-nl"], batch, transition, 400, source)
+    assert float(found.variance) == pytest.approx(float(drawn.variance), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "message"),
+    [
+        (mixing.SameExcluded(), "SameExcluded chooses partners by their labels"),
+        (mixing.ExtraClass(), "ExtraClass chooses partners by their labels"),
+        (mixing.Mixup(share="hard-label"), "not linear in the labels"),
+        (mixing.Mixup(pool=mixing.Pool(None, None)), "mixes inside the batch"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_sentence(mixer, message):
+    _, x, truth, cluster = problem(3, 4, 0)
+    with pytest.raises(UserError, match=message):
+        mixed(mixer, x, truth, cluster)

@@ -1,0 +1,161 @@
+"""Networks: torchvision's keys and shapes, the paper's stem and pool, weights that depend on the seed only."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from complementary import networks
+from complementary.errors import UserError
+from complementary.rng import generator
+
+NORM = {"weight": 1, "bias": 1, "running_mean": 1, "running_var": 1, "num_batches_tracked": 0}
+
+
+def expected_resnet18(channels, classes):
+    """torchvision.models.resnet18's state dict as {key: shape}, with a 3 x 3 stem."""
+    wanted = {"conv1.weight": (64, channels, 3, 3)}
+
+    def norm(name, width):
+        wanted.update({f"{name}.{key}": (width,) * axes for key, axes in NORM.items()})
+
+    norm("bn1", 64)
+    inner = 64
+    for layer, width in enumerate((64, 128, 256, 512), 1):
+        for block in (0, 1):
+            name = f"layer{layer}.{block}"
+            wanted[f"{name}.conv1.weight"] = (width, inner, 3, 3)
+            norm(f"{name}.bn1", width)
+            wanted[f"{name}.conv2.weight"] = (width, width, 3, 3)
+            norm(f"{name}.bn2", width)
+            if layer > 1 and block == 0:
+                wanted[f"{name}.downsample.0.weight"] = (width, inner, 1, 1)
+                norm(f"{name}.downsample.1", width)
+            inner = width
+    wanted["fc.weight"] = (classes, 512)
+    wanted["fc.bias"] = (classes,)
+    return wanted
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resnet18_has_torchvisions_keys_in_torchvisions_order(channels):
+    found = networks.build("resnet18", (channels, 32, 32), 10).state_dict()
+    wanted = expected_resnet18(channels, 10)
+    assert len(wanted) == 122
+    assert list(found) == list(wanted)
+    assert {key: tuple(value.shape) for key, value in found.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "count"),
+    [
+        # torchvision's 11,689,512 with a 3 x 3 stem (9,408 -> 1,728) and 10 classes (513,000 -> 5,130)
+        ("resnet18", (3, 32, 32), 10, 11_173_962),
+        ("resnet18", (1, 28, 28), 10, 11_172_810),
+        ("linear", (3, 32, 32), 10, 30_730),
+        ("mlp", (1, 28, 28), 10, 784 * 500 + 500 + 5010),
+        ("cnn", (1, 8, 8), 10, 9 * (32 + 32 * 64 + 64 * 128) + 2 * (32 + 64 + 128) + 1290),
+    ],
+)
+def test_parameter_counts(name, shape, classes, count):
+    assert sum(p.numel() for p in networks.build(name, shape, classes).parameters()) == count
+
+
+def slow_resnet18(state, x, max_pool):
+    """He et al.'s network from its weights alone, in evaluation mode, with torch's functional operations."""
+
+    def conv_norm(x, conv, norm, stride, padding):
+        x = F.conv2d(x, state[f"{conv}.weight"], stride=stride, padding=padding)
+        return F.batch_norm(x, *(state[f"{norm}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")))
+
+    x = conv_norm(x, "conv1", "bn1", 1, 1).relu()
+    if max_pool:
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+    for layer in (1, 2, 3, 4):
+        for block in (0, 1):
+            name, stride = f"layer{layer}.{block}", 2 if layer > 1 and block == 0 else 1
+            y = conv_norm(x, f"{name}.conv1", f"{name}.bn1", stride, 1).relu()
+            y = conv_norm(y, f"{name}.conv2", f"{name}.bn2", 1, 1)
+            if stride == 2:
+                x = conv_norm(x, f"{name}.downsample.0", f"{name}.downsample.1", 2, 0)
+            x = (x + y).relu()
+    return F.linear(F.adaptive_avg_pool2d(x, 1).flatten(1), state["fc.weight"], state["fc.bias"])
+
+
+@pytest.mark.parametrize("max_pool", [True, False])
+def test_resnet18_computes_what_its_weights_say(max_pool):
+    net = networks.build("resnet18", (3, 16, 16), 7, seed=2, max_pool=max_pool)
+    x = torch.randn(4, 3, 16, 16, generator=generator(0, "x"))
+    with torch.no_grad():
+        net.train()(x)  # so that the running statistics are not 0 and 1
+        torch.testing.assert_close(net.eval()(x), slow_resnet18(net.state_dict(), x, max_pool), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("max_pool", "side"), [(True, 16), (False, 32)])
+def test_the_max_pool_halves_the_feature_map(max_pool, side):
+    net = networks.build("resnet18", (1, 32, 32), 10, max_pool=max_pool)
+    seen = []
+    net.layer1.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
+    net.layer4.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
+    with torch.no_grad():
+        net(torch.zeros(2, 1, 32, 32))
+    assert seen == [(2, 64, side, side), (2, 512, side // 8, side // 8)]
+
+
+CASES = [("linear", (3, 8, 8), 192), ("linear", (5,), 5), ("mlp", (5,), 500), ("mlp", (1, 8, 8), 500)]
+CASES += [("cnn", (1, 8, 8), 128), ("cnn", (3, 32, 20), 128), ("cnn", (1, 2, 2), 128), ("resnet18", (3, 8, 8), 512)]
+
+
+@pytest.mark.parametrize(("name", "shape", "width"), CASES)
+def test_logits_are_fc_of_features_and_gradients_reach_every_weight(name, shape, width):
+    net = networks.build(name, shape, 4)
+    x = torch.randn(3, *shape, generator=generator(0, "x"))
+    net.eval()
+    features = net.features(x)
+    assert features.shape == (3, width)
+    torch.testing.assert_close(net(x), features @ net.fc.weight.T + net.fc.bias)
+    net.train()(x).square().sum().backward()
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in net.parameters())
+
+
+@pytest.mark.parametrize("name", networks.MODELS)
+def test_weights_depend_on_the_seed_only_and_the_global_stream_is_left_alone(name):
+    before = torch.random.get_rng_state()
+    first = networks.build(name, (1, 8, 8), 4, seed=5).state_dict()
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.rand(3)
+    again = networks.build(name, (1, 8, 8), 4, seed=5).state_dict()
+    other = networks.build(name, (1, 8, 8), 4, seed=6).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["fc.weight"], other["fc.weight"])
+
+
+def test_the_max_pool_does_not_change_the_weights():
+    with_pool, without = (networks.build("resnet18", (1, 8, 8), 4, max_pool=m).state_dict() for m in (True, False))
+    assert all(torch.equal(with_pool[key], without[key]) for key in with_pool)
+
+
+def test_building_leaves_the_accelerators_streams_alone(monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    networks.build("linear", (4,), 2)
+    assert seeded == []
+
+
+def test_convolutions_start_as_he_et_al_say():
+    state = networks.build("resnet18", (3, 32, 32), 10).state_dict()
+    for key, value in state.items():
+        if value.ndim == 4:
+            wanted = (2 / (value.shape[0] * value.shape[2] * value.shape[3])) ** 0.5
+            assert float(value.std()) == pytest.approx(wanted, rel=0.1), key
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+@pytest.mark.parametrize("shape", [(64,), (8, 8)])
+def test_convolutions_refuse_vectors(name, shape):
+    with pytest.raises(UserError, match=rf"{name} needs images \[C, H, W\].*shape \[{shape[0]}.*use mlp or linear"):
+        networks.build(name, shape, 4)
+
+
+def test_an_unknown_model_is_refused_with_the_choices():
+    with pytest.raises(UserError, match="'resnet50' is not known; choose one of: linear, mlp, cnn, resnet18"):
+        networks.build("resnet50", (3, 32, 32), 10)

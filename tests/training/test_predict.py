@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+
+from complementary import load
+from complementary.config import configure
+from complementary.encoders.pretrain import PretrainConfig, pretrain
+from complementary.errors import UserError
+from complementary.training.predict import read_examples
+from complementary.training.run import run
+
+
+def test_a_loaded_run_predicts_as_it_did_in_training(tmp_path, quick):
+    from complementary.data import load as load_data
+
+    result = run(configure(quick, epochs=8), tmp_path)
+    test = load_data("digits").test
+    for weights in ("last", "selected"):
+        predicted = load(tmp_path, weights)(test.inputs).argmax(1)
+        assert float((predicted == test.truth).float().mean()) == pytest.approx(result[f"accuracy_{weights}"])
+
+
+def test_without_a_selected_epoch_the_last_one_counts(tmp_path, quick):
+    run(configure(quick, holdout=0.0), tmp_path)
+    assert load(tmp_path).classes == tuple("0123456789")
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        load(tmp_path, "selected")
+
+
+def test_the_chosen_weights_are_never_replaced_by_others(tmp_path, quick):
+    run(quick, tmp_path)
+    (tmp_path / "selected.safetensors").unlink()
+    with pytest.raises(UserError, match="There is no checkpoint"):
+        load(tmp_path)
+    load(tmp_path, "last")
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(UserError, match="is damaged"):
+        load(tmp_path)
+
+
+def test_an_encoder_predicts_nothing(tmp_path):
+    pretrain(PretrainConfig(epochs=1, batch=256, body="cnn"), tmp_path, device="cpu")
+    with pytest.raises(UserError, match=r"holds an encoder \(of cll pretrain\), which predicts no class"):
+        load(tmp_path)
+
+
+def test_a_file_is_no_run(tmp_path):
+    (tmp_path / "x.npy").touch()
+    with pytest.raises(UserError, match="is a file; name the folder of a finished run first"):
+        load(tmp_path / "x.npy")
+
+
+def test_inputs_of_another_shape_and_folders_without_a_run(tmp_path, quick):
+    with pytest.raises(UserError, match="holds no finished run"):
+        load(tmp_path)
+    run(quick, tmp_path)
+    with pytest.raises(UserError, match=r"\[1, 9, 9\] per example, but the run was trained on \[1, 8, 8\]"):
+        load(tmp_path)(torch.zeros(1, 1, 9, 9, dtype=torch.uint8))
+
+
+IMAGES = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
+VECTORS = np.arange(12, dtype=np.float32).reshape(3, 4) / 2
+
+
+@pytest.mark.parametrize("content", [IMAGES, VECTORS, IMAGES[..., None]], ids=["images", "vectors", "one channel"])
+@pytest.mark.parametrize("name", ["npy", "images", "X", "inputs", "whatever", "arr_0"])
+def test_arrays_are_read_from_npy_and_npz(tmp_path, content, name):
+    path = tmp_path / ("x.npy" if name == "npy" else "x.npz")
+    np.save(path, content) if name == "npy" else np.savez(path, **{name: content})
+    names, found = read_examples(path)
+    assert names is None
+    wanted = content.reshape(3, 1, 4, 4) if content.dtype == np.uint8 else content
+    assert np.array_equal(found.numpy(), wanted)
+    assert found.dtype == (torch.uint8 if content.dtype == np.uint8 else torch.float32)
+
+
+def test_an_npz_may_hold_labels_and_names_beside(tmp_path):
+    np.savez(tmp_path / "x.npz", X=VECTORS, y=[0, 1, 0], names=["a", "b", "c"])
+    names, found = read_examples(tmp_path / "x.npz")
+    assert names == ["a", "b", "c"]
+    assert np.array_equal(found.numpy(), VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("0,.5,1,1.5\n2,2.5,3,3.5\n4,4.5,5,5.5\n", None),
+        ("a,b,c,d\n0,.5,1,1.5\n2,2.5,3,3.5\n4,4.5,5,5.5\n", None),
+        ("id,a,b,c,d\nx,0,.5,1,1.5\ny,2,2.5,3,3.5\nz,4,4.5,5,5.5\n", ["x", "y", "z"]),
+    ],
+    ids=["plain", "header", "names"],
+)
+def test_a_csv_holds_one_vector_a_line(tmp_path, text, names):
+    (tmp_path / "x.CSV").write_text(text)
+    assert read_examples(tmp_path / "x.CSV")[0] == names
+    assert np.array_equal(read_examples(tmp_path / "x.CSV")[1].numpy(), VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("o.npy", np.array([{"a": 1}], dtype=object), "is not an array of numbers"),
+        ("o.npz", {"a": np.array([{"a": 1}], dtype=object)}, "cannot be read as .npz"),
+        ("two.npz", {"a": VECTORS, "b": VECTORS}, "holds a, b; wanted at least inputs"),
+        ("float.npz", {"images": IMAGES / 255}, r"images is float64 \[3, 4, 4\]; wanted images uint8"),
+        ("nan.npy", np.where(VECTORS == 2, np.nan, VECTORS), "example 1 holds NaN or infinity"),
+        ("text.csv", "a,b\n1,2\n3,x\n", "line 3: wanted 2 numbers, found '3,x'"),
+        ("empty.csv", "", "is empty"),
+        ("none.npy", None, "cannot be read"),
+        ("none.npz", None, "cannot be read"),
+        ("none.csv", None, "cannot be read"),
+        ("x.parquet", "rows", "is no picture, no folder and no .npy, .npz or .csv file"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_sentence(tmp_path, name, content, said):
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    elif content is not None:
+        np.save(path, content, allow_pickle=True)
+    with pytest.raises(UserError, match=said) as caught:
+        read_examples(path)
+    assert name in str(caught.value)
