@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from complementary.config import Config, configure
+from complementary.config import Config
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def quick() -> Config:
     """Two epochs on the digits with ICM."""
-    return configure(data="digits", mix="icm", clusters=20, restarts=1, epochs=2, batch=256)
+    return Config.of(data="digits", mix="icm", clusters=20, restarts=1, epochs=2, batch=256)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from complementary.bench_reference import (
 )
 from complementary.bench_reference import mix_one_by_one as mix_plainly
 from complementary.bench_setting import QUICK, Net, clustered, synthetic
-from complementary.config import configure
+from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.mixing import ICM
 from complementary.training.trainer import Trainer
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def problem():
+def task():
     return clustered(synthetic(64, 8), 5)
 
 
@@ -54,47 +54,47 @@ def test_partners_are_other_members_of_the_same_cluster():
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize(("down", "right"), [(0, 0), (-4, 3), (4, -1)])
-def test_an_image_is_transformed_as_ours_are(problem, down, right, mirrored):
+def test_an_image_is_transformed_as_ours_are(task, down, right, mirrored):
     moves = Moves(torch.tensor([[down]]), torch.tensor([[right]]), torch.tensor([[mirrored]]))
-    raw = Augment(PADDING, True).take(problem.inputs, torch.tensor([5]), moves)
-    ours = normalise(raw, problem.mean, problem.std)[0]
-    mean, std = (t.float().numpy()[:, None, None] for t in (problem.mean, problem.std))
-    plain = transform(problem.inputs[5].numpy(), down, right, mirrored, mean, std)
+    raw = Augment(PADDING, True).take(task.inputs, torch.tensor([5]), moves)
+    ours = normalise(raw, task.mean, task.std)[0]
+    mean, std = (t.float().numpy()[:, None, None] for t in (task.mean, task.std))
+    plain = transform(task.inputs[5].numpy(), down, right, mirrored, mean, std)
     torch.testing.assert_close(torch.from_numpy(plain), ours)
 
 
-def test_its_settings_are_those_of_the_product(problem):
-    config = configure(model="cnn", mix="icm", holdout=0.0, batch=16)
-    trainer = Trainer(config, problem, Engine.choose("cpu"))
+def test_its_settings_are_those_of_the_product(task):
+    config = Config.of(model="cnn", mix="icm", holdout=0.0, batch=16)
+    trainer = Trainer(config, task, Engine.choose("cpu"))
     assert trainer.augment == Augment(PADDING, True)
     assert (config.mixing.alpha, config.training.lr, config.training.weight_decay) == (ALPHA, RATE, DECAY)
 
 
-def test_a_step_does_to_the_weights_what_ours_does(problem, monkeypatch):
+def test_a_step_does_to_the_weights_what_ours_does(task, monkeypatch):
     """The same batch, partners and λ through both loops: the same loss and the same weights after."""
-    trainer = Trainer(configure(model="cnn", mix="icm", holdout=0.0, batch=16), problem, Engine.choose("cpu"))
+    trainer = Trainer(Config.of(model="cnn", mix="icm", holdout=0.0, batch=16), task, Engine.choose("cpu"))
     index = torch.arange(16)
     x, excluded = trainer.load(index, trainer.random)
     draw = ICM().draw(16, CPU, torch.Generator().manual_seed(1))
     monkeypatch.setattr(Trainer, "load", lambda *_: (x, excluded))
     monkeypatch.setattr(ICM, "draw", lambda *_: draw)
-    loop = PlainLoop(NET, problem, CPU, icm=True, steps=1, workers=0)
+    loop = PlainLoop(NET, task, CPU, icm=True, steps=1, workers=0)
     torch.testing.assert_close(dict(loop.model.state_dict()), dict(trainer.model.state_dict()))
 
-    chosen, found = ICM().pick(excluded, problem.group[index], None, draw.partner)
+    chosen, found = ICM().pick(excluded, task.group[index], None, draw.partner)
     partners = [int(j) if there else None for j, there in zip(chosen[:, 0], found, strict=True)]
     weights = iter(draw.weight[:, 0].tolist())
     monkeypatch.setattr("complementary.bench_reference.find_partners", lambda *_: partners)
     monkeypatch.setattr(loop.random, "betavariate", lambda *_: next(weights))
-    loss = loop.step(x, excluded, problem.group[index])
+    loss = loop.step(x, excluded, task.group[index])
     assert loss == pytest.approx(float(trainer.step(index, trainer.random)), rel=1e-5)
     plain, ours = dict(loop.model.named_parameters()), dict(trainer.model.named_parameters())
     moved = (ours["fc.weight"] - plain["fc.weight"]).abs().max()
     assert moved < 2e-4  # of steps of 1e-3
 
 
-def test_a_pass_takes_every_batch_once_with_workers(problem):
-    loop = PlainLoop(NET, problem, CPU, icm=True, steps=3, workers=2)
+def test_a_pass_takes_every_batch_once_with_workers(task):
+    loop = PlainLoop(NET, task, CPU, icm=True, steps=3, workers=2)
     assert len(loop.loader.dataset) == 48
     first, second = loop.run(), loop.run()
     assert len(first) == len(second) == 3
@@ -117,10 +117,10 @@ def test_a_process_that_died_is_reported(capfd):
     assert "The model 'nix' is not known" in capfd.readouterr().err
 
 
-def test_examples_come_one_at_a_time_and_augmented_anew(problem):
-    images = PlainImages(problem, 10)
+def test_examples_come_one_at_a_time_and_augmented_anew(task):
+    images = PlainImages(task, 10)
     x, excluded, cluster = images[3]
     assert (x.shape, x.dtype) == ((3, 32, 32), torch.float32)
-    assert excluded.tolist() == problem.excluded[3].tolist()
-    assert cluster == int(problem.group[3])
+    assert excluded.tolist() == task.excluded[3].tolist()
+    assert cluster == int(task.group[3])
     assert any(not torch.equal(images[3][0], x) for _ in range(5))

@@ -22,13 +22,13 @@ from complementary.engine.backend import Engine
 
 
 def test_the_synthetic_problem_has_the_shape_of_cifar_and_all_its_images_train():
-    problem = clustered(synthetic(100, 30), 7)
-    assert problem.inputs.dtype == torch.uint8
-    assert problem.inputs.shape == (100, 3, 32, 32)
-    assert problem.excluded.sum(1).tolist() == [1] * 100
-    assert set(problem.group.tolist()) == set(range(7))
-    assert len(problem.held_inputs) == 0
-    assert len(problem.test_inputs) == 30
+    task = clustered(synthetic(100, 30), 7)
+    assert task.inputs.dtype == torch.uint8
+    assert task.inputs.shape == (100, 3, 32, 32)
+    assert task.excluded.sum(1).tolist() == [1] * 100
+    assert set(task.group.tolist()) == set(range(7))
+    assert len(task.held_inputs) == 0
+    assert len(task.test_inputs) == 30
 
 
 def test_a_configuration_names_network_mixer_and_batch():

@@ -16,7 +16,7 @@ def setting():
 
 
 def test_a_stepper_trains_for_ever_and_never_evaluates(setting, monkeypatch):
-    job = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.problem, setting.engine)
+    job = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.task, setting.engine)
     orders = []
     monkeypatch.setattr(Trainer, "evaluate", lambda _: pytest.fail("evaluated"))
     monkeypatch.setattr(Trainer, "open_epoch", lambda job: orders.append(job.epoch))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from complementary.config import Config, configure, differences, read_toml, to_toml
+from complementary.config import Config, differences, read_toml, to_toml
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import MIXERS
@@ -15,14 +15,14 @@ def test_flat_names_reach_every_section_and_are_unique():
         f.name for s in dataclasses.fields(Config) if s.name != "seed" for f in dataclasses.fields(s.default_factory)
     ]
     assert len(names) == len(set(names))
-    config = configure(data="mnist", clusters=7, mix="micm", model="mlp", loss="dm", seed=3)
-    assert (config.source.data, config.grouping.clusters, config.mixing.mix) == ("mnist", 7, "micm")
+    config = Config.of(data="mnist", clusters=7, mix="micm", model="mlp", loss="dm", seed=3)
+    assert (config.dataset.data, config.cluster.clusters, config.mixing.mix) == ("mnist", 7, "micm")
     assert (config.network.model, config.training.loss, config.seed) == ("mlp", "dm", 3)
 
 
 def test_configure_changes_only_what_it_is_told():
-    base = configure(mix="micm", epochs=7)
-    assert differences(base, configure(base, alpha=0.1)) == ["alpha: 0.4 -> 0.1"]
+    base = Config.of(mix="micm", epochs=7)
+    assert differences(base, base.with_(alpha=0.1)) == ["alpha: 0.4 -> 0.1"]
 
 
 @given(
@@ -36,7 +36,7 @@ def test_configure_changes_only_what_it_is_told():
     seed=st.integers(-(2**62), 2**62),
 )
 def test_toml_gives_back_every_configuration(tmp_path_factory, **options):
-    config = configure(**options)
+    config = Config.of(**options)
     path = tmp_path_factory.mktemp("toml") / "config.toml"
     path.write_text(to_toml(config), encoding="utf-8")
     assert read_toml(path, Config) == config
@@ -47,11 +47,11 @@ def test_hash_sees_every_option():
     base = Config()
     assert base.hash() == Config().hash()
     changed = [
-        configure(seed=1),
-        configure(alpha=0.5),
-        configure(clean_pass=True),
-        configure(padding=0),
-        configure(head=9),
+        Config.of(seed=1),
+        Config.of(alpha=0.5),
+        Config.of(clean_pass=True),
+        Config.of(padding=0),
+        Config.of(head=9),
     ]
     assert len({c.hash() for c in [base, *changed]}) == 6
 
@@ -75,7 +75,7 @@ def test_hash_sees_every_option():
 )
 def test_bad_options_are_named(options, said):
     with pytest.raises(UserError, match=r"option|mixer|loss|model") as caught:
-        configure(**options)
+        Config.of(**options)
     assert said in str(caught.value)
 
 

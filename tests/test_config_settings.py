@@ -1,4 +1,4 @@
-"""Settings, with sections (Config) and without (PretrainConfig)."""
+"""BaseConfig, with sections (Config) and without (PretrainConfig)."""
 
 import dataclasses
 import math
@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from complementary.config import (
+    BaseConfig,
     Config,
-    DataConfig,
-    Settings,
-    configure,
+    DatasetConfig,
+    PretrainConfig,
     differences,
     options_of,
     read_toml,
@@ -21,7 +21,6 @@ from complementary.config import (
     to_toml,
 )
 from complementary.encoders import ENCODERS
-from complementary.encoders.pretrain import PretrainConfig
 from complementary.errors import UserError
 
 KINDS = [Config, PretrainConfig]
@@ -67,7 +66,7 @@ RUN = {
 }
 ANY = st.fixed_dictionaries({}, optional=PRETRAIN).map(
     lambda options: PretrainConfig(**options)
-) | st.fixed_dictionaries({}, optional=RUN).map(lambda options: configure(**options))
+) | st.fixed_dictionaries({}, optional=RUN).map(lambda options: Config.of(**options))
 
 
 @given(settings=ANY)
@@ -107,7 +106,7 @@ def test_unknown_options_are_named_with_the_choices(kind):
 
 def test_a_section_is_not_an_option():
     with pytest.raises(UserError, match="'source' is not known"):
-        replace(Config(), source=DataConfig())
+        replace(Config(), source=DatasetConfig())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,8 +130,8 @@ def test_without_sections_everything_is_at_the_top_level():
 
 def test_an_option_that_came_later_leaves_the_names_of_earlier_runs_as_they_were():
     """The hash of the defaults, as it was before --inputs. If this fails, all stored sweeps would be run again."""
-    assert configure().hash()[:16] == "f33a18b22f179c1b"
-    assert configure(inputs="raw").hash() == configure().hash() != configure(inputs="features").hash()
+    assert Config.of().hash()[:16] == "f33a18b22f179c1b"
+    assert Config.of(inputs="raw").hash() == Config.of().hash() != Config.of(inputs="features").hash()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -234,7 +233,7 @@ def test_require_speaks_only_where_it_does_not_hold():
 
 def test_settings_of_ones_own_need_only_be_a_dataclass(tmp_path):
     @dataclass(frozen=True)
-    class Own(Settings):
+    class Own(BaseConfig):
         name: str = 'a "quoted" \\ name\n\t\x7f \u00e9'
         limit: float = math.inf
         tiny: float = 5e-324

@@ -140,7 +140,7 @@ def test_small_data_gets_a_small_batch_and_few_clusters(digits):
     _, vectors, _, excluded = digits
     model = ComplementaryClassifier(epochs=1).fit(vectors[:40], excluded[:40])
     config = model.trainer_.config
-    assert (config.training.batch, config.grouping.clusters) == (10, 4)
+    assert (config.training.batch, config.cluster.clusters) == (10, 4)
     assert (
         ComplementaryClassifier(epochs=1, batch=8).fit(vectors[:40], excluded[:40]).trainer_.config.training.batch == 8
     )

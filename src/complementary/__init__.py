@@ -14,7 +14,7 @@ if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:  # before torc
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
 if TYPE_CHECKING:
-    from complementary.config import Config, configure
+    from complementary.config import Config
     from complementary.errors import UserError
     from complementary.estimator import ComplementaryClassifier
     from complementary.training.predict import load

@@ -104,9 +104,9 @@ def run_section(name: str, setting: Setting) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         found: dict[str, Any] = {"rows": SECTIONS[name].measure(setting)}
-    except Exception as problem:
-        lines = str(problem).splitlines() or [""]
-        found = {"error": f"{type(problem).__name__}: {lines[0]}"}
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        found = {"error": f"{type(error).__name__}: {lines[0]}"}
         setting.say(f"The section {name} failed and is left out: {found['error']}")
     found["seconds"] = round(time.perf_counter() - began, 1)
     return found | {"peak_bytes": held_memory(setting.device)}
@@ -116,8 +116,8 @@ def check_file(path: Path) -> None:
     """Raise before anything is measured if the results could not be written to ``path``; make its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"The folder {path.parent} cannot be made: {problem.strerror}; choose another file.") from None
+    except OSError as error:
+        raise UserError(f"The folder {path.parent} cannot be made: {error.strerror}; choose another file.") from None
     if path.is_dir():
         raise UserError(f"{path} is a folder; --json needs the name of a file, such as {path / 'bench.json'}.")
 
@@ -141,8 +141,8 @@ def main(arguments: list[str] | None = None) -> None:
             check_file(options.json)
         engine = Engine.choose(options.device, options.precision)
         results = bench(engine, options.quick, options.only, to_stderr, options.json)
-    except UserError as problem:
-        parser.exit(2, f"{parser.prog}: {problem}\n")
+    except UserError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     print(text(results))
 
 

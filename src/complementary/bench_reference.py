@@ -29,7 +29,7 @@ from complementary.bench_setting import Net, Row, Scale, Setting, clustered, in_
 from complementary.bench_training import repeat, started, stepper, trainer_of
 from complementary.losses import s_nl
 from complementary.rng import generator
-from complementary.training.task import Problem
+from complementary.training.task import Task
 
 Images = NDArray[np.uint8]
 Example = tuple[Tensor, Tensor, int]
@@ -40,12 +40,12 @@ PADDING, ALPHA, RATE, DECAY = 4, 0.4, 1e-3, 1e-4  # as `Trainer` has them for im
 class PlainImages(TorchDataset[Example]):
     """Images, complementary labels and clusters, one example at a time: x float [C, H, W], excluded [K], cluster."""
 
-    def __init__(self, problem: Problem, count: int) -> None:
-        self.images: Images = problem.inputs[:count].cpu().numpy()
-        self.excluded = problem.excluded[:count].cpu().float()
-        assert problem.group is not None
-        self.cluster: list[int] = problem.group[:count].tolist()
-        self.mean, self.std = (t.cpu().float().numpy()[:, None, None] for t in (problem.mean, problem.std))
+    def __init__(self, task: Task, count: int) -> None:
+        self.images: Images = task.inputs[:count].cpu().numpy()
+        self.excluded = task.excluded[:count].cpu().float()
+        assert task.group is not None
+        self.cluster: list[int] = task.group[:count].tolist()
+        self.mean, self.std = (t.cpu().float().numpy()[:, None, None] for t in (task.mean, task.std))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -99,14 +99,14 @@ def mix_one_by_one(
 class PlainLoop:
     """The usual training loop, without mixing or with ICM. One pass takes ``steps`` steps."""
 
-    def __init__(self, net: Net, problem: Problem, device: torch.device, icm: bool, steps: int, workers: int) -> None:
+    def __init__(self, net: Net, task: Task, device: torch.device, icm: bool, steps: int, workers: int) -> None:
         self.device, self.icm = device, icm
-        shape = tuple(problem.inputs.shape[1:])
-        self.model = networks.build(net.model, shape, len(problem.classes), max_pool=net.max_pool).to(device)
+        shape = tuple(task.inputs.shape[1:])
+        self.model = networks.build(net.model, shape, len(task.classes), max_pool=net.max_pool).to(device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), RATE, weight_decay=DECAY)
         self.random = random.Random(0)
         self.loader = DataLoader(
-            PlainImages(problem, steps * net.batch),
+            PlainImages(task, steps * net.batch),
             batch_size=net.batch,
             shuffle=True,
             drop_last=True,
@@ -175,8 +175,8 @@ def serve(told: str) -> None:
     asked = json.loads(told)
     net, device = Net(**asked["net"]), torch.device(asked["device"])
     torch.backends.cudnn.benchmark = True  # usual, and faster
-    problem = clustered(synthetic(asked["images"], 1), asked["clusters"])
-    loops = {mix: PlainLoop(net, problem, device, mix == "icm", asked["steps"], asked["workers"]) for mix in LOOPS}
+    task = clustered(synthetic(asked["images"], 1), asked["clusters"])
+    loops = {mix: PlainLoop(net, task, device, mix == "icm", asked["steps"], asked["workers"]) for mix in LOOPS}
     for line in sys.stdin:
         losses = loops[line.strip()].run()
         wait(device)

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from complementary.config import Config, configure
+from complementary.config import Config
 from complementary.data import Dataset, Split
 from complementary.engine.backend import Engine
 from complementary.rng import generator
-from complementary.training.task import Problem, prepare
+from complementary.training.task import Task, prepare
 
 Row = dict[str, Any]
 SHAPE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
@@ -159,14 +159,14 @@ class Setting:
         return synthetic(self.scale.images, self.scale.test_images)
 
     @functools.cached_property
-    def problem(self) -> Problem:
+    def task(self) -> Task:
         """The random images with uniform complementary labels and random clusters, on the device."""
         return clustered(self.dataset, self.scale.clusters).to(self.device)
 
     def config(self, net: Net, mix: str, **options: Any) -> Config:
         """A configuration of that network and mixer."""
         chosen: Row = {"mix": mix, "model": net.model, "max_pool": net.max_pool, "batch": net.batch, "clusters": 0}
-        return configure(data="synthetic", holdout=0.0, epochs=1_000_000, **chosen, **options)
+        return Config.of(data="synthetic", holdout=0.0, epochs=1_000_000, **chosen, **options)
 
 
 def synthetic(images: int, test_images: int, classes: int = CLASSES) -> Dataset:
@@ -181,11 +181,11 @@ def synthetic(images: int, test_images: int, classes: int = CLASSES) -> Dataset:
     return Dataset("synthetic", split(images), split(test_images), tuple(map(str, range(classes))), third, third)
 
 
-def clustered(dataset: Dataset, clusters: int) -> Problem:
+def clustered(dataset: Dataset, clusters: int) -> Task:
     """All images of ``dataset`` with one uniform complementary label each, in clusters drawn at random."""
-    problem = prepare(configure(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
-    group = torch.randint(clusters, (len(problem.inputs),), generator=generator(0, "bench clusters"))
-    return dataclasses.replace(problem, group=group)
+    task = prepare(Config.of(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
+    group = torch.randint(clusters, (len(task.inputs),), generator=generator(0, "bench clusters"))
+    return dataclasses.replace(task, group=group)
 
 
 # --- clocks ---------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def stacking(setting: Setting) -> list[Row]:
 def _compare(setting: Setting, net: Net, count: int) -> list[Row]:
     setting.say(f"{net.label}: {count} networks stacked, and one after the other")
     trainers = [trainer_of(setting, net, "none", seed)() for seed in range(count)]
-    index = random_batch(len(setting.problem.inputs), net.batch, setting.device)
+    index = random_batch(len(setting.task.inputs), net.batch, setting.device)
     batches = [trainer.load(index, trainer.random) for trainer in trainers]
     model = Stacked([trainer.model for trainer in trainers])
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -21,18 +21,19 @@ from complementary.bench_setting import (
     times_as_fast,
     wait,
 )
-from complementary.encoders.pretrain import PretrainConfig, Pretrainer
+from complementary.config import PretrainConfig
+from complementary.encoders.pretrain import Pretrainer
 from complementary.engine.backend import WARM_UP, Captured, together
-from complementary.engine.loop import Job
+from complementary.engine.loop import TrainingLoop
 from complementary.rng import generator
 from complementary.training.trainer import Trainer
 
 Part = Callable[[Tensor, torch.Generator], Tensor]
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyLoop = TypeVar("AnyLoop", bound=TrainingLoop)
 SETTLED = WARM_UP + 3  # steps after which a captured step is replayed, with one replay to spare
 
 
-def stepper(job: Job) -> Callable[[], None]:
+def stepper(job: TrainingLoop) -> Callable[[], None]:
     """The next step of ``job``, shuffling as in training; epochs never end, because evaluation is timed by itself."""
 
     def step() -> None:
@@ -53,7 +54,7 @@ def repeat(call: Callable[[], Any], times: int) -> Callable[[], None]:
     return calls
 
 
-def started(make: Callable[[], AnyJob], device: torch.device) -> tuple[AnyJob, Row]:
+def started(make: Callable[[], AnyLoop], device: torch.device) -> tuple[AnyLoop, Row]:
     """A job past its warm-up; the seconds to its first step and to its first replayed one; its memory on a GPU."""
     before, began = new_peak(device), time.perf_counter()
     job = make()
@@ -70,7 +71,7 @@ def started(make: Callable[[], AnyJob], device: torch.device) -> tuple[AnyJob, R
 
 def trainer_of(setting: Setting, net: Net, mix: str, seed: int = 0) -> Callable[[], Trainer]:
     """What makes a new classifier on the synthetic images."""
-    return functools.partial(Trainer, setting.config(net, mix, seed=seed), setting.problem, setting.engine)
+    return functools.partial(Trainer, setting.config(net, mix, seed=seed), setting.task, setting.engine)
 
 
 # --- whole steps ----------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def stages(setting: Setting) -> list[Row]:
 def _stages(setting: Setting, net: Net) -> list[Row]:
     setting.say(f"{net.label}: each stage by itself")
     scale, whole, trainer = setting.scale, trainer_of(setting, net, "icm")(), trainer_of(setting, net, "icm")()
-    index = random_batch(len(setting.problem.inputs), net.batch, setting.device)
+    index = random_batch(len(setting.task.inputs), net.batch, setting.device)
     parts = _parts(trainer, trainer_of(setting, net, "micm")(), index) | {"whole step (icm)": whole.step}
     calls = {name: replayed(setting, part, index, number) for number, (name, part) in enumerate(parts.items())}
     timings = in_turn(calls, scale.stage_rounds, scale.stage_calls, setting.device, by_events)
@@ -165,7 +166,7 @@ def mixed(
     """What the step of ``trainer`` does to mix a batch: x [B, ...] and excluded [B, K] of the examples at ``index``."""
     assert trainer.mixer is not None
     draw = trainer.mixer.draw(len(index), trainer.device, random)
-    result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.problem.group, index, draw, random)
+    result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.task.group, index, draw, random)
     return result
 
 
@@ -252,8 +253,8 @@ def mocov3(setting: Setting) -> list[Row]:
 def _pretraining(setting: Setting, encoder: str) -> list[Row]:
     scale = setting.scale
     setting.say(f"{encoder}, {scale.body}: the first steps, then {scale.pretrain_steps} steps a round")
-    config = PretrainConfig(
-        data="synthetic", encoder=encoder, body=scale.body, batch=scale.pretrain_batch, epochs=1_000_000
+    config = PretrainConfig.of(
+        data="synthetic", encoder=encoder, backbone=scale.body, batch=scale.pretrain_batch, epochs=1_000_000
     )
     job, start = started(functools.partial(Pretrainer, config, setting.dataset, setting.engine), setting.device)
     rounds = scale.networks[0].rounds

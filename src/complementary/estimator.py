@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from complementary import labels, transitions
-from complementary.config import Config, configure, options_of
+from complementary.config import Config, options_of
 from complementary.data import Dataset, Split
 from complementary.engine.run_folder import loop
 from complementary.errors import UserError
@@ -59,7 +59,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
                 )
         self.device, self.verbose, self.options = device, verbose, options
         with _as_keywords():
-            self.config = configure(**{"labels": "given"} | options)
+            self.config = Config.of(**{"labels": "given"} | options)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options, for scikit-learn's ``clone`` and searches."""
@@ -99,19 +99,19 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def _sized(self, count: int) -> Config:
         """Batch and number of clusters that suit ``count`` examples, where the user has not chosen them."""
         batch, clusters = min(256, max(2, count // 4)), min(50, max(2, count // 10))
-        return configure(self.config, **{"batch": batch, "clusters": clusters} | self.options)
+        return self.config.with_(**{"batch": batch, "clusters": clusters} | self.options)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
         """Class probabilities float32 [N, K]."""
         if not hasattr(self, "trainer_"):
             raise UserError("This classifier has not been fitted; call fit(X, not_y) first.")
-        problem = self.trainer_.problem
-        inputs, wanted = as_inputs(X), problem.shape if problem.lens is None else problem.lens.shape
+        task = self.trainer_.task
+        inputs, wanted = as_inputs(X), task.shape if task.lens is None else task.lens.shape
         if tuple(inputs.shape[1:]) != wanted:
             raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             raise UserError("X holds NaN or infinity; clean or drop such rows first.")
-        seen = inputs if problem.lens is None else problem.lens(inputs, self.trainer_.device)
+        seen = inputs if task.lens is None else task.lens(inputs, self.trainer_.device)
         logits = self.trainer_.logits(seen.to(self.trainer_.device))
         return logits.float().softmax(1).cpu().numpy()
 
@@ -151,10 +151,10 @@ def _as_keywords() -> Iterator[None]:
     """Errors leave with the options of ``cll`` written as in Python: --mix mixup becomes mix='mixup'."""
     try:
         yield
-    except UserError as problem:
-        text = re.sub(r"(?<=The option )[a-z-]+", lambda name: name[0].replace("-", "_"), str(problem))
+    except UserError as error:
+        text = re.sub(r"(?<=The option )[a-z-]+", lambda name: name[0].replace("-", "_"), str(error))
         text = re.sub(r"\b([a-z]+) \(--\1\)", r"\1", text)  # "set batch (--batch)" has named it already
-        problem.args = (FLAG.sub(_keyword, text),)
+        error.args = (FLAG.sub(_keyword, text),)
         raise
 
 
@@ -169,7 +169,7 @@ def _keyword(flag: re.Match[str]) -> str:
         return name
     value: Any = int(word) if word.isdigit() else word
     try:
-        configure(**{name: value})
+        Config.of(**{name: value})
     except UserError:
         return f"{name} {word}"  # no value of it: the sentence goes on, as in "leave --policy out"
     return f"{name}={value!r}"

@@ -46,11 +46,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as problem:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"{path} cannot be written ({problem.strerror}); the file that was there is unchanged."
-        ) from None
+        raise UserError(f"{path} cannot be written ({error.strerror}); the file that was there is unchanged.") from None
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -82,9 +80,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         text, wanted = stored["record"], stored["sha256"]
     except FileNotFoundError:
         raise UserError(f"There is no checkpoint {path}.") from None
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as problem:
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise UserError(
-            f"{path} is not a whole file of this package ({str(problem) or type(problem).__name__}); nothing "
+            f"{path} is not a whole file of this package ({str(error) or type(error).__name__}); nothing "
             "was loaded from it."
         ) from None
     if digest(tensors, text) != wanted:

@@ -347,14 +347,6 @@ MIXERS: dict[str, type[GroupMixup] | None] = {
     "extra-class": ExtraClass,
 }
 
-# What the published code did where the paper's text says otherwise.
-AS_CODED: dict[str, dict[str, Any]] = {
-    "mixup": {"alpha": 1.0, "lam": "batch", "partner": "any"},
-    "icm": {"label_weights": "swapped", "lam": "batch", "partner": "any", "alone": "black"},
-    "micm": {"anchor": "own", "lam": "batch", "partner": "any", "alone": "black"},
-    "extra-class": {"same_class": True, "lam": "batch"},
-}
-
 
 def build(name: str, **options: Any) -> GroupMixup | None:
     """Make the named mixer (None for ``none``), with the options that it has."""

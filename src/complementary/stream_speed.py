@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import Dataset, Split
 from complementary.data.rows import Rows
 from complementary.engine.backend import WARM_UP, Engine, device_name
@@ -83,7 +83,7 @@ def _training(inputs: Tensor, engine: Engine, options: dict[str, Any], steps: in
     truth, half = torch.arange(len(inputs)) % CLASSES, (0.5, 0.5, 0.5)
     names = tuple(map(str, range(CLASSES)))
     dataset = Dataset("random", Split(inputs, truth), None, names, half, half)
-    config = configure(data="random", **options)
+    config = Config.of(data="random", **options)
     trainer = Trainer(config, prepare(config, dataset, str(engine.device)), engine)
     with contextlib.closing(trainer):
         for _ in range(WARM_UP + 2):

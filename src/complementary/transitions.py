@@ -83,10 +83,10 @@ def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
     try:
         text = Path(path).read_text(encoding="utf-8")  # not by name: NumPy would fetch a URL
         matrix = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2) if text.strip() else np.zeros((0, 0))
-    except OSError as problem:
-        raise UserError(f"The transition matrix {path} cannot be read ({problem.strerror or problem}).") from None
-    except ValueError as problem:
-        raise UserError(f"{path} is not a matrix of numbers separated by commas: {problem}.") from None
+    except OSError as error:
+        raise UserError(f"The transition matrix {path} cannot be read ({error.strerror or error}).") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not a matrix of numbers separated by commas: {error}.") from None
     return check_transition(torch.from_numpy(matrix), classes, name=f"The transition matrix {path}")
 
 

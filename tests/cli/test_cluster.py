@@ -10,10 +10,10 @@ from complementary.clusters import assignments
 from complementary.clusters.assign import clusters_of, points_of
 from complementary.clusters.features import Source, embed_test
 from complementary.clusters.judge import encoder_report
-from complementary.config import configure
+from complementary.config import Config, PretrainConfig
 from complementary.data import load
 from complementary.data.selection import supervise
-from complementary.encoders.pretrain import PretrainConfig, pretrain
+from complementary.encoders.pretrain import pretrain
 
 FAST = ("--clusters", 20, "--restarts", 1)
 DIGITS = load("digits")
@@ -76,7 +76,7 @@ def test_the_file_holds_what_training_would_use(cll, tmp_path):
     options = ("--long-tail", 5, "--seed", 3, "--head", 90)
     status, out, _ = cll("cluster", *FAST, *options, "--out", tmp_path / "c.safetensors")
     assert status == 0
-    config = configure(clusters=20, restarts=1, long_tail=5.0, seed=3, head=90)
+    config = Config.of(clusters=20, restarts=1, long_tail=5.0, seed=3, head=90)
     chosen, _, _ = supervise(config, DIGITS)
     assert f"Assignment of {len(chosen):,} examples: {tmp_path / 'c.safetensors'}" in out
     found, record = assignments.read(tmp_path / "c.safetensors", DIGITS.train.inputs[chosen])
@@ -218,7 +218,7 @@ def test_the_probe_gives_every_figure_of_the_encoder(cll, tmp_path, encoder):
     probing = ("--labels", "biased:3", "--probe", "--try-clusters", 5, 20, "--json", "e.json")
     status, out, _ = cll(*command, *probing)
     assert status == 0
-    config = configure(clusters=20, restarts=1, encoder=encoder, long_tail=3.0, seed=2, labels="biased:3")
+    config = Config.of(clusters=20, restarts=1, encoder=encoder, long_tail=3.0, seed=2, labels="biased:3")
     chosen, generating, excluded = supervise(config, DIGITS)
     wanted, _ = encoder_report(
         points_of(config, DIGITS, chosen),

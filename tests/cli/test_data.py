@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from complementary.cli.data import COMMANDS, main, relabel
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import load
 from complementary.data.selection import supervise
 from complementary.errors import UserError
@@ -106,7 +106,7 @@ def test_setups_and_long_tails():
 
 def test_what_is_shown_is_what_would_be_trained_on():
     digits = load("digits")
-    config = configure(labels="biased:5", per_example=2, long_tail=10, seed=4)
+    config = Config.of(labels="biased:5", per_example=2, long_tail=10, seed=4)
     chosen, _, excluded = supervise(config, digits)
     shown = relabel(digits, "biased:5", 2, 10, 4)[0].train
     assert torch.equal(shown.inputs, digits.train.inputs[chosen])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from complementary.cli.demo import MIXES, one_thread
-from complementary.config import configure
+from complementary.config import Config
 from complementary.training.task import prepare
 
 FAST = ("--epochs", 2, "--pretrain-epochs", 1)
@@ -53,13 +53,13 @@ def test_a_second_demo_replaces_only_its_own_files(cll, tmp_path):
 def test_all_seeds_share_one_simsiam_and_pixels_are_compared(cll, tmp_path, cache):
     _, out, _ = cll("demo", "--out", tmp_path, "--seeds", 2, *FAST)
     results = json.loads((tmp_path / "results.json").read_text())
-    (encoder,) = {r["config"]["grouping"]["encoder"] for r in results}
+    (encoder,) = {r["config"]["cluster"]["encoder"] for r in results}
     (folder,) = (cache / "stages").glob("pretrain-*")
     assert encoder == f"run:{folder}"
     assert json.loads((folder / "result.json").read_text())["config"]["encoder"] == "simsiam"
     for r in results:
         if r["mix"] == "icm":
-            same = configure(mix="icm", clusters=50, batch=128, seed=r["config"]["seed"])
+            same = Config.of(mix="icm", clusters=50, batch=128, seed=r["config"]["seed"])
             assert r["noise_ratio_pixels"] == prepare(same).facts["oracle_noise_ratio"] != r["noise_ratio"]
     values = [100 * r["noise_ratio_pixels"] for r in results if r["mix"] == "icm"]
     for text in (out, (tmp_path / "report.html").read_text()):

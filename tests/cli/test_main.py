@@ -44,7 +44,7 @@ def test_train_writes_a_run_and_says_what_came_out(cll, tmp_path):
     result = json.loads((tmp_path / "x" / "result.json").read_text())
     assert f"{100 * result['accuracy_last']:.2f} %" in out
     config = read_toml(tmp_path / "x" / "config.toml", Config)
-    assert (config.seed, config.grouping.clusters, config.mixing.mix) == (3, 20, "icm")
+    assert (config.seed, config.cluster.clusters, config.mixing.mix) == (3, 20, "icm")
 
 
 def test_config_repeats_a_run_and_options_override_it(cll, tmp_path):

@@ -10,8 +10,7 @@ from complementary.cli import options as common
 from complementary.cli.options import _base, default_folder, epochs_bar, parse
 from complementary.cli.pretrain import Pretrain
 from complementary.cli.train import Train
-from complementary.config import Config, configure, to_toml
-from complementary.encoders.pretrain import PretrainConfig
+from complementary.config import Config, PretrainConfig, to_toml
 from complementary.errors import UserError
 from complementary.training.run import run
 
@@ -20,7 +19,7 @@ from complementary.training.run import run
 def file(tmp_path):
     """The configuration of an earlier run of ``cll train``."""
     path = tmp_path / "earlier.toml"
-    path.write_text(to_toml(configure(alpha=0.7, clusters=30, seed=5, flip=True)))
+    path.write_text(to_toml(Config.of(alpha=0.7, clusters=30, seed=5, flip=True)))
     return path
 
 
@@ -28,7 +27,7 @@ def file(tmp_path):
 def folder(tmp_path):
     """A folder with a run in it."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text(to_toml(configure(alpha=0.9, epochs=7)))
+    (tmp_path / "run" / "config.toml").write_text(to_toml(Config.of(alpha=0.9, epochs=7)))
     return tmp_path / "run"
 
 
@@ -70,15 +69,15 @@ def test_without_a_base_the_defaults_count(tmp_path):
     assert config == Config()
     assert (options.out, options.resume, options.device, options.checkpoint_seconds) == (None, False, "auto", 30.0)
     options, config = train("--out", tmp_path, "--mix", "micm", "--seed", 2, "--device", "cpu")
-    assert config == configure(mix="micm", seed=2)
+    assert config == Config.of(mix="micm", seed=2)
     assert (options.out, options.device) == (tmp_path, "cpu")
 
 
 @pytest.mark.parametrize("written", [["--config", "{}"], ["--config={}"]], ids=["apart", "with ="])
 def test_options_override_the_file_wherever_they_stand(file, written):
     written = [part.format(file) for part in written]
-    assert train(*written)[1] == configure(alpha=0.7, clusters=30, seed=5, flip=True)
-    wanted = configure(alpha=0.7, clusters=40, seed=5, flip=True)
+    assert train(*written)[1] == Config.of(alpha=0.7, clusters=30, seed=5, flip=True)
+    wanted = Config.of(alpha=0.7, clusters=40, seed=5, flip=True)
     assert train(*written, "--clusters", 40)[1] == train("--clusters", 40, *written)[1] == wanted
     back = train(*written, "--flip", "None", "--alpha", 0.4, "--clusters", 50, "--seed", 0)[1]
     assert back == Config(), "an option can also go back to its default"
@@ -87,8 +86,8 @@ def test_options_override_the_file_wherever_they_stand(file, written):
 def test_a_resumed_folder_needs_no_options_and_options_still_override(file, folder):
     options, config = train("--resume", "--out", folder)
     assert (options.resume, options.out) == (True, folder)
-    assert config == configure(alpha=0.9, epochs=7)
-    assert train("--resume", "--out", folder, "--seed", 4)[1] == configure(alpha=0.9, epochs=7, seed=4)
+    assert config == Config.of(alpha=0.9, epochs=7)
+    assert train("--resume", "--out", folder, "--seed", 4)[1] == Config.of(alpha=0.9, epochs=7, seed=4)
     assert train("--resume", "--out", folder, "--config", file)[1].seed == 5
     assert train("--out", folder)[1] == Config(), "only --resume reads what is there"
 
@@ -222,7 +221,7 @@ def test_resuming_nothing_is_refused_and_starts_nothing(cll, tmp_path, command):
 def test_where_there_is_no_terminal_progress_is_a_line_from_time_to_time(monkeypatch, capsys):
     monkeypatch.setattr(common, "EVERY", 0.0)
     with common.epochs_bar({"loss": "loss", "oracle_knn": "kNN"}) as show:
-        run(configure(data="digits", mix="none", epochs=3, batch=256), device="cpu", progress=show)
+        run(Config.of(data="digits", mix="none", epochs=3, batch=256), device="cpu", progress=show)
     lines = capsys.readouterr().out.splitlines()
     steps = [f"epoch {e}/3, step {s} of 5" for e in (1, 2, 3) for s in (1, 2, 3, 4)]
     wanted = [*steps[:4], "epoch 1/3", *steps[4:8], "epoch 2/3", *steps[8:]]  # of the last the result tells
@@ -233,5 +232,5 @@ def test_where_there_is_no_terminal_progress_is_a_line_from_time_to_time(monkeyp
 
 def test_lines_are_not_written_more_often_than_they_can_be_read(capsys):
     with common.epochs_bar({"loss": "loss"}) as show:
-        run(configure(data="digits", mix="none", epochs=4, batch=256), device="cpu", progress=show)
+        run(Config.of(data="digits", mix="none", epochs=4, batch=256), device="cpu", progress=show)
     assert len(capsys.readouterr().out.splitlines()) == 1

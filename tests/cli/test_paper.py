@@ -110,7 +110,7 @@ def test_noise_takes_the_stored_clusters_of_a_checkout_and_says_so(cll, tmp_path
     )
     (path,) = noise.files([tmp_path / "runs"])
     settings = noise.read(path)["settings"]
-    assert settings["grouping"]["assignments"] == "results/clusters/digits-rho1-simsiam-k10.safetensors"
+    assert settings["cluster"]["assignments"] == "results/clusters/digits-rho1-simsiam-k10.safetensors"
     assert cll("paper", "noisy", *asked, "--assignments-from", folder, "--dry-run")[2] == ""  # it was named
     assert cll("paper", "tiny", "--dry-run")[2] == ""  # trainings take what they are told to
 

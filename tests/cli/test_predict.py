@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import load
 from complementary.training.run import run
 
@@ -12,7 +12,7 @@ from complementary.training.run import run
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "x"
-    run(configure(mix="none", epochs=20, batch=128, per_example=5), folder)
+    run(Config.of(mix="none", epochs=20, batch=128, per_example=5), folder)
     return folder
 
 

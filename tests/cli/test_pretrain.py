@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from complementary import files, networks
-from complementary.config import options_of, read_toml
+from complementary.config import PretrainConfig, options_of, read_toml
 from complementary.encoders import ENCODERS
-from complementary.encoders.pretrain import PretrainConfig
 
 FAST = ("--epochs", 2, "--batch", 256, "--device", "cpu")
 LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import complementary
-from complementary.config import configure
+from complementary.config import Config
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def results(tmp_path, monkeypatch):
     folder.mkdir()
     cells = [(loss, alpha, seed) for loss in ("s-nl", "dm") for alpha in (0.1, 0.4) for seed in (0, 1)]
     for number, (loss, alpha, seed) in enumerate(cells):
-        config = configure(loss=loss, alpha=alpha, seed=seed)
+        config = Config.of(loss=loss, alpha=alpha, seed=seed)
         content = {"accuracy_last": number / 10, "config": dataclasses.asdict(config), "config_hash": config.hash()}
         (folder / f"{number}.json").write_text(json.dumps(content))
     return folder

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.sweep import claimed
 from complementary.training.run import run
@@ -61,7 +61,7 @@ def test_a_sweep_that_is_stopped_goes_on_to_the_same_bytes(cll, tmp_path, grid):
     (folder,) = (out / "runs").iterdir()
     log = (out / "logs" / f"{folder.name}.log").read_text()
     assert (log.count("process"), log.count("epoch 1/150 ")) == (3, 1)  # it went on, and did not begin again
-    run(configure(data="digits", clusters=20, restarts=1, epochs=150, batch=256, mix="none"), tmp_path / "alone")
+    run(Config.of(data="digits", clusters=20, restarts=1, epochs=150, batch=256, mix="none"), tmp_path / "alone")
     for name in KEPT:
         assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 

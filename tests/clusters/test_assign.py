@@ -9,7 +9,7 @@ import torch
 import complementary.clusters.assign
 from complementary import files
 from complementary.clusters.assign import clusters_of
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import Dataset, Split, load
 from complementary.data.selection import supervise
 from complementary.errors import UserError
@@ -24,11 +24,11 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "stages"
 
 
-FAST = configure(clusters=5, restarts=1)
+FAST = Config.of(clusters=5, restarts=1)
 
 
 def clusters(config=FAST, **options):
-    config, dataset = configure(config, **options), load("digits")
+    config, dataset = config.with_(**options), load("digits")
     return clusters_of(config, dataset, supervise(config, dataset)[0], "cpu")
 
 
@@ -43,7 +43,7 @@ def test_clusters_are_made_once_and_said_once(cache, capsys, monkeypatch):
         monkeypatch.setattr(complementary.clusters.assign, name, refuse)
     assert torch.equal(clusters(), first)
     assert capsys.readouterr().err == ""
-    assert torch.equal(prepare(configure(FAST, holdout=0.0)).group, first)
+    assert torch.equal(prepare(FAST.with_(holdout=0.0)).group, first)
 
 
 def test_few_examples_are_clustered_without_a_word_or_a_file(cache, capsys, monkeypatch):
@@ -104,7 +104,7 @@ def test_the_scale_of_the_inputs_counts_for_a_network(cache):
     """Its features depend on how inputs are normalised, not on their bytes alone."""
     dataset = load("digits")
     for mean in (dataset.mean, (0.9,)):
-        clusters_of(configure(FAST, encoder="random"), replace(dataset, mean=mean), torch.arange(1437), "cpu")
+        clusters_of(FAST.with_(encoder="random"), replace(dataset, mean=mean), torch.arange(1437), "cpu")
     assert len(list(cache.iterdir())) == 2
 
 

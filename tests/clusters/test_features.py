@@ -19,12 +19,12 @@ from complementary import files, networks
 from complementary.clusters import features as embedding
 from complementary.clusters.assign import clusters_of, points_of
 from complementary.clusters.features import Source, embed, embed_test, find_body, pretrained, read_embeddings
-from complementary.config import configure
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
 from complementary.data.selection import supervise
 from complementary.encoders import ENCODERS
 from complementary.encoders.backbone import features
-from complementary.encoders.pretrain import PretrainConfig, chosen_images, pretrain
+from complementary.encoders.pretrain import chosen_images, pretrain
 from complementary.errors import UserError
 
 DIGITS = load("digits")
@@ -137,7 +137,7 @@ def test_a_nan_among_embeddings_does_not_become_a_cluster(tmp_path):
     table = np.ones((1437, 2))
     table[9] = np.nan
     np.save(tmp_path / "z.npy", table)
-    config = configure(encoder=f"embeddings:{tmp_path / 'z.npy'}", clusters=3)
+    config = Config.of(encoder=f"embeddings:{tmp_path / 'z.npy'}", clusters=3)
     with pytest.raises(UserError, match="hold NaN or infinity; check the embeddings"):
         clusters_of(config, DIGITS, ALL)
 
@@ -451,7 +451,7 @@ def test_a_stage_sees_exactly_the_images_of_its_run(monkeypatch, options):
         raise InterruptedError
 
     monkeypatch.setattr(complementary.clusters.features, "pretrain", record)
-    config = configure(encoder="simsiam", **options)
+    config = Config.of(encoder="simsiam", **options)
     chosen, _, _ = supervise(config, DIGITS)
     with pytest.raises(InterruptedError):
         points_of(config, DIGITS, chosen)
@@ -459,7 +459,7 @@ def test_a_stage_sees_exactly_the_images_of_its_run(monkeypatch, options):
 
 
 def test_a_subset_smaller_than_a_usual_batch_is_pretrained_in_one_of_its_own_size(cache):
-    config = configure(encoder="simsiam", pretrain_epochs=1, long_tail=100.0)
+    config = Config.of(encoder="simsiam", pretrain_epochs=1, long_tail=100.0)
     chosen, _, _ = supervise(config, DIGITS)
     assert len(chosen) == 326
     z = points_of(config, DIGITS, chosen)

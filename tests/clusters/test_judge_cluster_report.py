@@ -10,7 +10,7 @@ from complementary import labels, transitions
 from complementary.clusters.assign import cluster_points, clusters_of, points_of
 from complementary.clusters.judge import Choice, Figures, as_percent, measure, page, passes, recommendation, silhouette
 from complementary.clusters.kmeans import kmeans
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import load
 from complementary.data.selection import supervise
 from complementary.mixing import ICM, MICM, Mixup
@@ -23,7 +23,7 @@ NAN = float("nan")
 @pytest.fixture(scope="module")
 def clustered():
     """(configuration, chosen, matrix, excluded, assignment) of the digits in 20 clusters."""
-    config = configure(clusters=20, restarts=1, labels="biased:3", per_example=2)
+    config = Config.of(clusters=20, restarts=1, labels="biased:3", per_example=2)
     chosen, generating, excluded = supervise(config, DIGITS)
     return config, chosen, generating, excluded, clusters_of(config, DIGITS, chosen)
 
@@ -139,7 +139,7 @@ def test_the_recommendation_finds_clean_clusters_without_truth():
     excluded = labels.draw(truth, transitions.uniform(10), 5)
     split = dataclasses.replace(DIGITS.train, inputs=points, truth=None, excluded=excluded)
     dataset = dataclasses.replace(DIGITS, train=split, test=None, mean=(0.0,) * 10, std=(1.0,) * 10)
-    config = configure(restarts=3)
+    config = Config.of(restarts=3)
     points = points_of(config, dataset, torch.arange(4000))
     tried = {k: cluster_points(config, points, k) for k in (2, 5, 10, 20)}
     found = recommendation(tried, points, excluded, None, None)
@@ -149,7 +149,7 @@ def test_the_recommendation_finds_clean_clusters_without_truth():
 
 
 def test_labels_that_tell_nothing_recommend_nothing():
-    config = configure(labels="noisy:0.1", restarts=1)
+    config = Config.of(labels="noisy:0.1", restarts=1)
     chosen, generating, excluded = supervise(config, DIGITS)
     points = points_of(config, DIGITS, chosen)
     tried = {k: cluster_points(config, points, k) for k in (5, 10)}
@@ -215,15 +215,15 @@ def test_colour_images_few_clusters_and_lone_examples_are_drawn():
     home = torch.tensor([0, 0, 3])
     figures = measure(home, torch.eye(3), None, None, 2)
     images = torch.randint(0, 256, (3, 3, 5, 7), dtype=torch.uint8)
-    assert read_page(page(configure(), images, home, figures, None)).tags.count("img") == 2
+    assert read_page(page(Config.of(), images, home, figures, None)).tags.count("img") == 2
 
 
 def test_names_are_text_and_never_markup(clustered):
     config, _, generating, excluded, home = clustered
-    config = configure(config, data="a&b<script>.npz", encoder="run:<img src=http://x>")
+    config = config.with_(data="a&b<script>.npz", encoder="run:<img src=http://x>")
     figures = measure(home, excluded, generating, None, 128)
     found = read_page(page(config, torch.randn(1437, 2), home, figures, None).replace("http://x", ""))
     assert "Clusters of a&b<script>.npz" in found.text
     assert "encoder run:<img src=>" in found.text
-    told = configure(config, assignments="<b>.safetensors")
+    told = config.with_(assignments="<b>.safetensors")
     assert "clusters from <b>.safetensors" in read_page(page(told, torch.randn(1437, 2), home, figures, None)).text

@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from complementary import labels, transitions
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.judge import NAMES, WIDE, encoder_report, judge, measure, noise_as_coded, probe, rows
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import load
 from complementary.oracle import (
     estimated_same_class,
@@ -36,7 +36,7 @@ def reported():
 
 def test_clusters_are_those_of_cll_cluster(reported):
     for k, found in reported[1].items():
-        config = configure(clusters=k, seed=3)
+        config = Config.of(clusters=k, seed=3)
         assert torch.equal(found, clusters_of(config, DIGITS, torch.arange(1437)))
 
 

@@ -18,7 +18,7 @@ from complementary.clusters import assign
 from complementary.clusters.assign import cluster_points, clusters_of, points_of
 from complementary.clusters.kmeans import kmeans
 from complementary.clusters.spectral import leading, nearest, spectral
-from complementary.config import configure
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.oracle import same_class
 
@@ -148,13 +148,13 @@ def test_points_that_resemble_nobody_do_not_end_in_nan() -> None:
 def test_a_training_can_ask_for_it() -> None:
     digits = data.load("digits")
     chosen = torch.arange(len(digits.train.inputs))
-    config = configure(data="digits", encoder="pixels", clusters=20, clustering="spectral")
+    config = Config.of(data="digits", encoder="pixels", clusters=20, clustering="spectral")
     assert digits.train.truth is not None
     found = clusters_of(config, digits, chosen)
     torch.testing.assert_close(found, cluster_points(config, points_of(config, digits, chosen), 20))
-    plain = clusters_of(configure(config, clustering="kmeans"), digits, chosen)
+    plain = clusters_of(config.with_(clustering="kmeans"), digits, chosen)
     assert same_class(found, digits.train.truth) > same_class(plain, digits.train.truth)
-    assert config.hash() != configure(config, clustering="kmeans").hash()
+    assert config.hash() != config.with_(clustering="kmeans").hash()
 
 
 def test_large_sets_are_linked_once_for_all_numbers_of_clusters(
@@ -164,13 +164,13 @@ def test_large_sets_are_linked_once_for_all_numbers_of_clusters(
     monkeypatch.setattr(assign, "LONG", 100)
     digits, chosen = data.load("digits"), torch.arange(700)
     for count in (5, 12):
-        clusters_of(configure(data="digits", encoder="pixels", clusters=count, clustering="spectral"), digits, chosen)
+        clusters_of(Config.of(data="digits", encoder="pixels", clusters=count, clustering="spectral"), digits, chosen)
     assert capsys.readouterr().err.count("finding the neighbours of 700 examples") == 1
 
 
 def test_clusters_from_a_file_are_not_clustered_otherwise() -> None:
     with pytest.raises(UserError, match=r"clustering is spectral.*--assignments"):
-        configure(assignments="a.safetensors", clustering="spectral")
+        Config.of(assignments="a.safetensors", clustering="spectral")
 
 
 @pytest.mark.gpu

@@ -14,13 +14,13 @@ import torch
 
 from complementary import data, files, networks
 from complementary.augment.views import NUMBERS
-from complementary.config import configure
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split
 from complementary.data.selection import supervise
 from complementary.encoders import ENCODERS, MoCoV3, Objective, pretrain
 from complementary.encoders.backbone import build_body, features
 from complementary.encoders.objectives import cosine, head
-from complementary.encoders.pretrain import PretrainConfig, Pretrainer, two_views, views_for
+from complementary.encoders.pretrain import Pretrainer, two_views, views_for
 from complementary.errors import UserError
 from complementary.rng import generator
 
@@ -232,7 +232,7 @@ def test_learning_beats_the_random_body(monkeypatch):
 @pytest.mark.parametrize("ratio", [1.0, 10.0])
 def test_a_long_tail_is_pretrained_on_exactly_the_images_of_its_run(options, ratio):
     digits = data.load("digits")
-    chosen, _, _ = supervise(configure(long_tail=ratio, **options), digits)
+    chosen, _, _ = supervise(Config.of(long_tail=ratio, **options), digits)
     job = started(small(long_tail=ratio, **options))
     assert torch.equal(job.rows.whole(), digits.train.inputs[chosen])
     assert torch.equal(job.chosen, chosen)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.engine.backend import WARM_UP, Captured, Engine, lane
 from complementary.engine.backend import backend as module
 from complementary.engine.run_folder import loop
@@ -294,7 +294,7 @@ def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
 
 def weights_after(engine, **options):
     """Train a small classifier for two epochs -> all its weights, and its history."""
-    config = configure(data="digits", clusters=10, restarts=1, epochs=2, batch=128, **{"mix": "icm", **options})
+    config = Config.of(data="digits", clusters=10, restarts=1, epochs=2, batch=128, **{"mix": "icm", **options})
     trainer = start(config, engine)
     loop(trainer)
     return torch.cat([p.detach().flatten().cpu() for p in trainer.model.parameters()]), trainer.history

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.engine.backend import Engine, together
 from complementary.engine.run_folder import loop
 from complementary.errors import UserError
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def config(seed, **options):
     usual = {"mix": "icm", "clusters": 10, "restarts": 1, "epochs": 2, "batch": 128}
-    return configure(data="digits", seed=seed, **usual | options)
+    return Config.of(data="digits", seed=seed, **usual | options)
 
 
 def trained(seed, engine, **options):

@@ -1,4 +1,4 @@
-"""Streamed training must be the same training, bit for bit; and its thread must never stay behind."""
+"""PrefetchedBatches training must be the same training, bit for bit; and its thread must never stay behind."""
 
 import gc
 import os
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from complementary.config import configure
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
 from complementary.data.rows import Rows
-from complementary.encoders.pretrain import PretrainConfig, Pretrainer
+from complementary.encoders.pretrain import Pretrainer
 from complementary.engine.backend import Engine
 from complementary.engine.batches import DEPTH, Ahead, pieces, too_large
 from complementary.engine.run_folder import loop
@@ -141,9 +141,9 @@ def test_inputs_are_streamed_when_told_or_when_they_need_half_of_the_card(monkey
 def test_on_a_cpu_the_inputs_are_not_copied():
     dataset = pictures()
     for engine in (Engine.choose("cpu"), STREAM):
-        trainer = start(configure(mix="none", model="linear", batch=20), engine, dataset)
-        assert trainer.problem.train.source is dataset.train.inputs
-        assert "inputs" not in vars(trainer.problem), "nobody asked for a copy"
+        trainer = start(Config.of(mix="none", model="linear", batch=20), engine, dataset)
+        assert trainer.task.train.source is dataset.train.inputs
+        assert "inputs" not in vars(trainer.task), "nobody asked for a copy"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -156,7 +156,7 @@ def test_a_large_memory_map_stays_on_the_disk(tmp_path, in_child, stream):
 
     def work():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        config = configure(mix="none", model="linear", batch=64, holdout=0.01, long_tail=2.0)
+        config = Config.of(mix="none", model="linear", batch=64, holdout=0.01, long_tail=2.0)
         trainer = start(config, Engine.choose("cpu", stream=stream), dataset)
         for _ in range(5):
             trainer.advance()
@@ -178,7 +178,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_streamed_run_writes_the_same_bytes(tmp_path, case):
-    config = configure(**{"epochs": 3, "batch": 32, "clusters": 5, "restarts": 1, "seed": 3} | CASES[case])
+    config = Config.of(**{"epochs": 3, "batch": 32, "clusters": 5, "restarts": 1, "seed": 3} | CASES[case])
     for name, engine in (("resident", "cpu"), ("streamed", STREAM)):
         run(config, tmp_path / name, device=engine, dataset=pictures())
     for file in ("metrics.jsonl", "last.safetensors", "selected.safetensors"):
@@ -189,16 +189,16 @@ def test_a_streamed_run_writes_the_same_bytes(tmp_path, case):
 def test_vectors_are_streamed_too():
     x, y = torch.randn(90, 2, generator=generator(0, "x")), torch.arange(90) % 3
     dataset = Dataset("blobs", Split(x, y), Split(x, y), tuple("abc"), (0.0, 0.0), (1.0, 1.0))
-    config = configure(mix="icm", clusters=3, epochs=2, batch=20)
+    config = Config.of(mix="icm", clusters=3, epochs=2, batch=20)
     resident, streamed = (run(config, device=engine, dataset=dataset) for engine in ("cpu", STREAM))
     assert resident["per_class_accuracy_last"] == streamed["per_class_accuracy_last"]
 
 
 @pytest.mark.parametrize("stop", [0, 3, 4, 7])
 def test_a_streamed_training_goes_on_exactly_where_a_resident_one_stopped(stop):
-    config = configure(mix="icm", clusters=20, restarts=1, batch=256, epochs=2)
-    problem = prepare(config)
-    whole, half, resumed = (Trainer(config, problem, engine) for engine in ("cpu", "cpu", STREAM))
+    config = Config.of(mix="icm", clusters=20, restarts=1, batch=256, epochs=2)
+    task = prepare(config)
+    whole, half, resumed = (Trainer(config, task, engine) for engine in ("cpu", "cpu", STREAM))
     for _ in range(stop):
         half.advance()
     for _ in range(2):  # its thread is somewhere else by now
@@ -212,8 +212,8 @@ def test_a_streamed_training_goes_on_exactly_where_a_resident_one_stopped(stop):
 
 
 def test_examples_outside_of_the_plan_are_fetched_at_once():
-    trainer, index = start(configure(mix="none", batch=64), STREAM), torch.tensor([9, 0, 700])
-    wanted = start(configure(mix="none", batch=64), "cpu").load(index, None)
+    trainer, index = start(Config.of(mix="none", batch=64), STREAM), torch.tensor([9, 0, 700])
+    wanted = start(Config.of(mix="none", batch=64), "cpu").load(index, None)
     assert all(torch.equal(a, b) for a, b in zip(trainer.load(index, None), wanted, strict=True))
 
 
@@ -221,7 +221,7 @@ def test_partners_from_the_whole_set_need_resident_inputs():
     with pytest.raises(
         UserError, match=r"--partners-from dataset\) need inputs that lie on the device.*--stream never"
     ):
-        start(configure(mix="icm", partners_from="dataset", clusters=5, restarts=1), STREAM)
+        start(Config.of(mix="icm", partners_from="dataset", clusters=5, restarts=1), STREAM)
 
 
 @pytest.mark.parametrize("encoder", ["simsiam", "byol"])
@@ -240,7 +240,7 @@ def test_a_failure_in_the_loop_stops_the_thread_too():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(configure(mix="none", model="linear", batch=64), device=STREAM, progress=stop)
+        run(Config.of(mix="none", model="linear", batch=64), device=STREAM, progress=stop)
     assert not feeding()
 
 
@@ -274,7 +274,7 @@ def test_pieces_arrive_whole_while_the_card_is_busy_with_earlier_ones(rest):
 @pytest.mark.gpu
 @pytest.mark.parametrize("compile", [True, False])
 def test_on_a_card_a_streamed_captured_step_has_the_same_bits(compile):
-    config = configure(mix="icm", model="cnn", clusters=5, restarts=1, batch=32, epochs=4)
+    config = Config.of(mix="icm", model="cnn", clusters=5, restarts=1, batch=32, epochs=4)
     try:
         trainers, replayed = [], []
         for stream in ("never", "always"):

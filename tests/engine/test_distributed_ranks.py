@@ -12,18 +12,18 @@ import torch
 from torch import distributed
 
 from complementary import files, transitions
-from complementary.config import configure
+from complementary.config import Config, PretrainConfig
 from complementary.data import load
-from complementary.encoders.pretrain import PretrainConfig, Pretrainer, pretrain
+from complementary.encoders.pretrain import Pretrainer, pretrain
 from complementary.engine.backend import Engine
 from complementary.engine.backend import distributed as ranks
-from complementary.engine.distributed import ALONE, Team, joined, local_device
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup, joined, local_device
 from complementary.engine.run_folder import loop
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
 from complementary.training.run import run, start
-from complementary.training.self_training import Refiner
+from complementary.training.self_training import SelfTrainer
 from complementary.training.task import prepare
 from complementary.training.trainer import Trainer
 
@@ -33,7 +33,7 @@ KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.tom
 
 @pytest.fixture
 def in_two(tmp_path, in_child):
-    """Call work(team) in each of two processes that are connected -> what each returned; all must end well."""
+    """Call work(processes) in each of two processes that are connected -> what each returned; all must end well."""
     calls = 0
 
     def call(work):
@@ -42,8 +42,8 @@ def in_two(tmp_path, in_child):
         store = tmp_path / f"store{calls}"
 
         def child(rank):
-            team = ranks.connect(rank, 2, torch.device("cpu"), f"file://{store}")
-            torch.save(work(team), f"{store}-{rank}.pt")
+            processes = ranks.connect(rank, 2, torch.device("cpu"), f"file://{store}")
+            torch.save(work(processes), f"{store}-{rank}.pt")
             os._exit(0)
 
         children = [in_child(lambda rank=rank: child(rank)) for rank in range(2)]
@@ -58,17 +58,17 @@ def in_two(tmp_path, in_child):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_example_belongs_to_one_process_and_all_take_as_many_steps(size):
-    config = configure(mix="icm", clusters=5, restarts=1, batch=240)
-    problem, jobs = prepare(config), []
+    config = Config.of(mix="icm", clusters=5, restarts=1, batch=240)
+    task, jobs = prepare(config), []
     for rank in range(size):
-        jobs.append(Trainer(config, problem, "cpu", Team(rank, size)))
-    assert torch.cat([job.problem.train.index for job in jobs]).sort().values.tolist() == problem.train.index.tolist()
-    alone = Trainer(config, problem, "cpu")
+        jobs.append(Trainer(config, task, "cpu", ProcessGroup(rank, size)))
+    assert torch.cat([job.task.train.index for job in jobs]).sort().values.tolist() == task.train.index.tolist()
+    alone = Trainer(config, task, "cpu")
     for rank, job in enumerate(jobs):
-        p = job.problem
-        assert torch.equal(p.inputs, problem.inputs[rank::size])
-        assert torch.equal(p.excluded, problem.excluded[rank::size])
-        assert torch.equal(p.group, problem.group[rank::size])
+        p = job.task
+        assert torch.equal(p.inputs, task.inputs[rank::size])
+        assert torch.equal(p.excluded, task.excluded[rank::size])
+        assert torch.equal(p.group, task.group[rank::size])
         assert (len(p.held) > 0, p.test_inputs is not None) == (rank == 0, rank == 0)
         assert (job.share, job.steps_per_epoch) == (240 // size, alone.steps_per_epoch)
         job._shuffle()
@@ -78,7 +78,7 @@ def test_every_example_belongs_to_one_process_and_all_take_as_many_steps(size):
 
 def test_a_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(UserError, match="A batch of 256 cannot be shared by 3 processes; pass --batch 255"):
-        start(configure(mix="none"), "cpu", team=Team(1, 3))
+        start(Config.of(mix="none"), "cpu", processes=ProcessGroup(1, 3))
 
 
 # --- the same mathematics -------------------------------------------------------------------------
@@ -86,11 +86,11 @@ def test_a_batch_that_cannot_be_shared_is_refused():
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_the_gradient_is_that_of_one_process_with_the_whole_batch(in_two, model):
-    config = configure(mix="none", model=model, batch=64, epochs=1)
+    config = Config.of(mix="none", model=model, batch=64, epochs=1)
 
-    def work(team):
-        trainer = start(config, "cpu", team=team)
-        index = generator_order(team.rank)
+    def work(processes):
+        trainer = start(config, "cpu", processes=processes)
+        index = generator_order(processes.rank)
         loss = trainer.step(index, torch.Generator())
         return loss, [p.grad for p in trainer.model.parameters()]
 
@@ -109,23 +109,23 @@ def test_the_gradient_is_that_of_one_process_with_the_whole_batch(in_two, model)
 
 def test_the_loss_is_the_mean_over_the_labelled_examples_of_both(in_two):
     """Two have a partner in one process, five in the other: 2 / 7 and 5 / 7 of the weight."""
-    config = configure(mix="icm", model="linear", clusters=20, restarts=1, batch=12)
-    problem, groups = prepare(config), [[0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 1]]
+    config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=12)
+    task, groups = prepare(config), [[0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 1]]
     for rank, group in enumerate(groups):
-        problem.group[rank:12:2] = torch.tensor(group)
+        task.group[rank:12:2] = torch.tensor(group)
 
-    def work(team):
-        trainer = Trainer(config, problem, "cpu", team)
-        loss = trainer.step(torch.arange(6), torch.Generator().manual_seed(team.rank))
+    def work(processes):
+        trainer = Trainer(config, task, "cpu", processes)
+        loss = trainer.step(torch.arange(6), torch.Generator().manual_seed(processes.rank))
         return loss, trainer.model.fc.weight.grad
 
     (loss, gradient), (other, _) = in_two(work)
     sums, count, total = [], 0, 0
     for rank in range(2):
-        trainer = Trainer(config, problem, "cpu", Team(rank, 2))
+        trainer = Trainer(config, task, "cpu", ProcessGroup(rank, 2))
         random = torch.Generator().manual_seed(rank)
         x, excluded = trainer.load(torch.arange(6), random)
-        x, soft = trainer.mixer(x, excluded, trainer.problem.group[:6], generator=random)
+        x, soft = trainer.mixer(x, excluded, trainer.task.group[:6], generator=random)
         losses = LOSSES["s-nl"](trainer.model(x), soft)
         losses.sum().backward()
         sums.append(trainer.model.fc.weight.grad)
@@ -136,17 +136,17 @@ def test_the_loss_is_the_mean_over_the_labelled_examples_of_both(in_two):
 
 
 def test_black_images_count_as_in_one_process(in_two):
-    config = configure(mix="icm", model="linear", clusters=20, restarts=1, batch=12, alone="black")
-    problem = prepare(config)
-    problem.group[:12] = torch.tensor([0, 1] * 2 + [2, 3, 4, 5, 6, 7, 8, 9])
-    problem.group[2] = 11  # process 0: nobody has a partner; process 1: two have
+    config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=12, alone="black")
+    task = prepare(config)
+    task.group[:12] = torch.tensor([0, 1] * 2 + [2, 3, 4, 5, 6, 7, 8, 9])
+    task.group[2] = 11  # process 0: nobody has a partner; process 1: two have
 
-    def work(team):
-        return Trainer(config, problem, "cpu", team).step(torch.arange(6), torch.Generator().manual_seed(0))
+    def work(processes):
+        return Trainer(config, task, "cpu", processes).step(torch.arange(6), torch.Generator().manual_seed(0))
 
     def one(rank):
-        trainer = Trainer(config, problem, "cpu", Team(rank, 2))
-        trainer.team = ALONE
+        trainer = Trainer(config, task, "cpu", ProcessGroup(rank, 2))
+        trainer.processes = SINGLE_PROCESS
         return float(trainer.step(torch.arange(6), torch.Generator().manual_seed(0)))
 
     assert one(0) == 0
@@ -154,14 +154,14 @@ def test_black_images_count_as_in_one_process(in_two):
 
 
 def test_both_hold_the_same_network_after_every_step_with_averaged_statistics(in_two):
-    config = configure(mix="icm", model="cnn", clusters=20, restarts=1, batch=256, epochs=1)
+    config = Config.of(mix="icm", model="cnn", clusters=20, restarts=1, batch=256, epochs=1)
 
-    def work(team):
-        trainer = start(config, "cpu", team=team)
+    def work(processes):
+        trainer = start(config, "cpu", processes=processes)
         seen = []
-        trainer.team.average, real = (
+        trainer.processes.average, real = (
             lambda network, *rest: seen.append(mean(network)) or real(network, *rest),
-            (trainer.team.average),
+            (trainer.processes.average),
         )
         states = []
         for _ in range(3):
@@ -181,10 +181,10 @@ def test_both_hold_the_same_network_after_every_step_with_averaged_statistics(in
 
 
 def test_two_processes_learn_as_well_as_one_and_only_the_first_writes(in_two, tmp_path):
-    config = configure(mix="icm", epochs=50, batch=128, per_example=3, clusters=30, restarts=1)
+    config = Config.of(mix="icm", epochs=50, batch=128, per_example=3, clusters=30, restarts=1)
 
-    def work(team):
-        result = run(config, tmp_path / f"out{team.rank}", device="cpu", team=team)
+    def work(processes):
+        result = run(config, tmp_path / f"out{processes.rank}", device="cpu", processes=processes)
         return result.get("accuracy_last"), result.get("processes")
 
     (accuracy, processes), nothing = in_two(work)
@@ -197,12 +197,12 @@ def test_two_processes_learn_as_well_as_one_and_only_the_first_writes(in_two, tm
 
 
 def test_streaming_changes_nothing_in_two_processes_either(in_two):
-    config = configure(mix="icm", clusters=20, restarts=1, batch=256, epochs=2)
+    config = Config.of(mix="icm", clusters=20, restarts=1, batch=256, epochs=2)
 
-    def work(team):
+    def work(processes):
         histories = []
         for stream in ("never", "always"):
-            trainer = start(config, Engine.choose("cpu", stream=stream), team=team)
+            trainer = start(config, Engine.choose("cpu", stream=stream), processes=processes)
             loop(trainer)
             histories.append(([row["loss"] for row in trainer.history], trainer.model.state_dict()))
         return histories
@@ -213,13 +213,13 @@ def test_streaming_changes_nothing_in_two_processes_either(in_two):
 
 
 def test_an_estimated_matrix_is_the_same_in_both(in_two):
-    config = configure(labels="biased:10", loss="fwd", transition="estimate", mix="none", estimate_epochs=2)
+    config = Config.of(labels="biased:10", loss="fwd", transition="estimate", mix="none", estimate_epochs=2)
     real = transitions.estimate_transition
 
-    def work(team):
+    def work(processes):
         seen = []
         transitions.estimate_transition = lambda p, excluded: seen.append((len(p), len(excluded))) or real(p, excluded)
-        return start(config, "cpu", team=team).loss_transition, seen
+        return start(config, "cpu", processes=processes).loss_transition, seen
 
     (first, seen), (second, _) = in_two(work)
     assert seen == [(1293, 1293)], "the examples of both processes"
@@ -231,12 +231,12 @@ def test_an_estimated_matrix_is_the_same_in_both(in_two):
 def test_pretraining_in_two_processes(in_two, tmp_path, encoder):
     config = PretrainConfig(encoder=encoder, epochs=2, batch=256, probe_every=2)
 
-    def work(team):
-        job = Pretrainer(config, load("digits"), "cpu", team)
+    def work(processes):
+        job = Pretrainer(config, load("digits"), "cpu", processes)
         for _ in range(2):
             job.advance()
-        folder = tmp_path / f"{encoder}{team.rank}"
-        return job.objective.state_dict(), pretrain(config, folder, device="cpu", team=team).get("oracle_knn")
+        folder = tmp_path / f"{encoder}{processes.rank}"
+        return job.objective.state_dict(), pretrain(config, folder, device="cpu", processes=processes).get("oracle_knn")
 
     (first, knn), (second, none) = in_two(work)
     assert all(torch.equal(first[k], second[k]) for k in first)
@@ -248,16 +248,16 @@ def test_pretraining_in_two_processes(in_two, tmp_path, encoder):
 
 
 def test_processes_with_different_networks_are_found(in_two):
-    def work(team):
-        trainer = start(configure(mix="none", seed=0), "cpu", team=team)
+    def work(processes):
+        trainer = start(Config.of(mix="none", seed=0), "cpu", processes=processes)
         trainer.check_same()
-        if team.rank == 1:
+        if processes.rank == 1:
             with torch.no_grad():
                 trainer.model.fc.bias += 1e-6
         try:
             trainer.check_same()
-        except UserError as problem:
-            return str(problem)
+        except UserError as error:
+            return str(error)
         return ""
 
     first, second = in_two(work)
@@ -266,11 +266,11 @@ def test_processes_with_different_networks_are_found(in_two):
 
 
 def test_two_commands_that_differ_do_not_train_together(in_two, tmp_path):
-    def work(team):
+    def work(processes):
         try:
-            run(configure(mix="none", seed=team.rank), tmp_path / "x", device="cpu", team=team)
-        except UserError as problem:
-            return str(problem)
+            run(Config.of(mix="none", seed=processes.rank), tmp_path / "x", device="cpu", processes=processes)
+        except UserError as error:
+            return str(error)
         return ""
 
     first, second = in_two(work)
@@ -279,8 +279,8 @@ def test_two_commands_that_differ_do_not_train_together(in_two, tmp_path):
 
 
 def test_a_checkpoint_is_for_as_many_processes():
-    config = configure(mix="none", model="linear")
-    pair, alone = start(config, "cpu", team=Team(0, 2)), start(config, "cpu")
+    config = Config.of(mix="none", model="linear")
+    pair, alone = start(config, "cpu", processes=ProcessGroup(0, 2)), start(config, "cpu")
     with pytest.raises(UserError, match=r"started with 2 processes, but now there is 1; resume it with as many"):
         alone.restore(*pair.state())
     with pytest.raises(UserError, match=r"started with 1 process, but now there are 2; resume"):
@@ -293,39 +293,41 @@ def test_a_checkpoint_is_for_as_many_processes():
 @pytest.mark.parametrize("count", [7, 8])
 def test_rows_of_both_are_gathered_each_at_its_place(in_two, count):
     rows = torch.arange(3.0 * count).view(count, 3)
-    found = in_two(lambda team: team.gathered(rows[team.part()], count))
+    found = in_two(lambda processes: processes.all_gather(rows[processes.part()], count))
     assert all(torch.equal(one, rows) for one in found)
-    assert ALONE.gathered(rows, count) is rows
+    assert SINGLE_PROCESS.all_gather(rows, count) is rows
 
 
 @pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
 def test_refining_in_two_processes_resumes_to_the_same_bytes(in_two, tmp_path, holdout):
     """With an odd number of examples, and an even one: each process has its own part of the beliefs."""
-    config = configure(inputs="features", encoder="random", mix="none", epochs=1, refine=3, batch=256, holdout=holdout)
+    config = Config.of(
+        inputs="features", encoder="random", mix="none", epochs=1, self_training=3, batch=256, holdout=holdout
+    )
 
     def cut(job):
-        if isinstance(job, Refiner) and (job.epoch, job.step_in_epoch) == (1, 3):
+        if isinstance(job, SelfTrainer) and (job.epoch, job.step_in_epoch) == (1, 3):
             raise InterruptedError
 
-    def interrupted(team):
+    def interrupted(processes):
         with pytest.raises((InterruptedError, UserError)):
-            run(config, tmp_path / "cut", device="cpu", team=team, checkpoint_seconds=0, progress=cut)
+            run(config, tmp_path / "cut", device="cpu", processes=processes, checkpoint_seconds=0, progress=cut)
 
-    in_two(lambda team: run(config, tmp_path / "whole", device="cpu", team=team) and None)
+    in_two(lambda processes: run(config, tmp_path / "whole", device="cpu", processes=processes) and None)
     in_two(interrupted)
     assert files.read(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
-    in_two(lambda team: run(config, tmp_path / "cut", device="cpu", team=team, resume=True) and None)
+    in_two(lambda processes: run(config, tmp_path / "cut", device="cpu", processes=processes, resume=True) and None)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
 def test_without_torchrun_there_is_nothing_of_it():
-    with joined("cll train", "cpu") as team:
-        assert team is ALONE
+    with joined("cll train", "cpu") as processes:
+        assert processes is SINGLE_PROCESS
     assert not distributed.is_initialized()
     loss = torch.ones(())
-    assert ALONE.average(torch.nn.Linear(1, 1), loss) is loss
-    assert ALONE.told(loss) is loss
-    assert ALONE.address == ()
+    assert SINGLE_PROCESS.average(torch.nn.Linear(1, 1), loss) is loss
+    assert SINGLE_PROCESS.broadcast(loss) is loss
+    assert SINGLE_PROCESS.address == ()
 
 
 @pytest.mark.parametrize(
@@ -355,19 +357,19 @@ def test_every_process_gets_a_card_of_its_own(monkeypatch, name, cards, place, w
 @pytest.mark.gpu
 def test_on_a_card_the_sum_over_processes_is_part_of_the_captured_step(tmp_path):
     """NCCL with one process that believes to be one of two: its sums are its own values, so it learns as one alone."""
-    config = configure(mix="none", model="mlp", batch=128, epochs=2)
+    config = Config.of(mix="none", model="mlp", batch=128, epochs=2)
     card = torch.device("cuda:0")
     ranks.connect(0, 1, card, f"file://{tmp_path / 'store'}")
     try:
-        pair = start(config, Engine(card, "fp32"), team=Team(0, 2, card))
+        pair = start(config, Engine(card, "fp32"), processes=ProcessGroup(0, 2, card))
         for _ in range(8):
             pair.advance()
         assert pair.run_step.graph is not None
     finally:
         ranks.disconnect()
-    alone = Trainer(configure(config, batch=64), prepare(config).shard(Team(0, 2)), Engine(card, "fp32"))
-    alone.team = pair.team  # for its addresses
-    alone.team.average = lambda network, loss, weight: loss
+    alone = Trainer(config.with_(batch=64), prepare(config).shard(ProcessGroup(0, 2)), Engine(card, "fp32"))
+    alone.processes = pair.processes  # for its addresses
+    alone.processes.average = lambda network, loss, weight: loss
     for _ in range(8):
         alone.advance()
     for mine, its in zip(pair.model.parameters(), alone.model.parameters(), strict=True):
@@ -418,16 +420,21 @@ def epochs(out):
 
 def test_the_other_process_is_told_and_both_resume_to_the_same_bytes(tmp_path, in_child, in_two):
     """Process 1 kills itself in the middle of an epoch; process 0 must not hang, and ends with the sentence."""
-    config = configure(mix="micm", model="cnn", clusters=20, restarts=1, batch=128, epochs=4)
-    in_two(lambda team: run(config, tmp_path / "alone", device="cpu", team=team) and None)
+    config = Config.of(mix="micm", model="cnn", clusters=20, restarts=1, batch=128, epochs=4)
+    in_two(lambda processes: run(config, tmp_path / "alone", device="cpu", processes=processes) and None)
 
     def child(rank):
-        team, average = ranks.connect(rank, 2, torch.device("cpu"), f"file://{tmp_path / 'x'}"), Team.average
+        processes, average = (
+            ranks.connect(rank, 2, torch.device("cpu"), f"file://{tmp_path / 'x'}"),
+            ProcessGroup.average,
+        )
         steps = iter(range(17))
         if rank == 1:
-            Team.average = lambda *args: average(*args) if next(steps) < 16 else os.kill(os.getpid(), signal.SIGKILL)
+            ProcessGroup.average = lambda *args: (
+                average(*args) if next(steps) < 16 else os.kill(os.getpid(), signal.SIGKILL)
+            )
         with pytest.raises(UserError, match="Another process of this training died or was stopped"):
-            run(config, tmp_path / "killed", device="cpu", team=team, checkpoint_seconds=0)
+            run(config, tmp_path / "killed", device="cpu", processes=processes, checkpoint_seconds=0)
         os._exit(7)
 
     first, second = (in_child(lambda rank=rank: child(rank)) for rank in range(2))
@@ -435,7 +442,7 @@ def test_the_other_process_is_told_and_both_resume_to_the_same_bytes(tmp_path, i
     assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 7
     record = files.read(tmp_path / "killed" / "checkpoint.safetensors")[1]
     assert (record["epoch"], record["step"]) == (1, 6)
-    in_two(lambda team: run(config, tmp_path / "killed", device="cpu", team=team, resume=True) and None)
+    in_two(lambda processes: run(config, tmp_path / "killed", device="cpu", processes=processes, resume=True) and None)
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
 
 
@@ -447,8 +454,10 @@ def contents(folder):
 def test_a_process_that_is_killed_ends_the_run_with_one_sentence_and_it_resumes_to_the_same_bytes(tmp_path, in_two):
     """The real thing: torchrun, kill -9 of the process that writes, and --resume by torchrun."""
     out, options = tmp_path / "killed", {k[2:]: v for k, v in zip(OPTIONS[::2], OPTIONS[1::2], strict=True)}
-    config = configure(**{k: int(v) if v.isdigit() else v for k, v in options.items()})
-    in_two(lambda team: run(config, tmp_path / "alone", device="cpu", team=team) and None)  # spares a start
+    config = Config.of(**{k: int(v) if v.isdigit() else v for k, v in options.items()})
+    in_two(
+        lambda processes: run(config, tmp_path / "alone", device="cpu", processes=processes) and None
+    )  # spares a start
     process = torchrun(out, *OPTIONS)
     while epochs(out) < 2:
         assert process.poll() is None, process.stderr.read()

@@ -10,7 +10,7 @@ from torch import distributed
 
 from complementary.engine.backend import distributed as ranks
 from complementary.engine.backend import distributed as watch
-from complementary.engine.distributed import Team, joined
+from complementary.engine.distributed import ProcessGroup, joined
 from complementary.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks
@@ -27,7 +27,7 @@ def store(monkeypatch):
 
 def test_of_all_sentences_only_the_first_is_said(monkeypatch, in_child, store):
     """An error of the user, which all processes meet; here one after the other."""
-    monkeypatch.setattr(ranks, "connect", lambda rank, size, device: Team(rank, size, device))
+    monkeypatch.setattr(ranks, "connect", lambda rank, size, device: ProcessGroup(rank, size, device))
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     def work(rank, ends):
@@ -40,14 +40,14 @@ def test_of_all_sentences_only_the_first_is_said(monkeypatch, in_child, store):
 
 
 def test_a_lost_process_is_told_from_a_mistake_of_ours(monkeypatch, in_child, store):
-    monkeypatch.setattr(ranks, "connect", lambda rank, size, device: Team(rank, size, device))
+    monkeypatch.setattr(ranks, "connect", lambda rank, size, device: ProcessGroup(rank, size, device))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
 
-    def work(problem, ends, said):
+    def work(task, ends, said):
         monkeypatch.setattr(watch.Watch, "may_speak", lambda _: True)
         with pytest.raises(ends, match=said), joined("cll train", "cpu"):
-            raise problem
+            raise task
 
     lost = (distributed.DistBackendError("NCCL"), UserError, "Another process")
     for case in (lost, (ZeroDivisionError("x"), ZeroDivisionError, "x")):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from complementary.engine.backend import Engine
-from complementary.engine.loop import Job, load_optimiser, named, optimiser_tensors
+from complementary.engine.loop import TrainingLoop, load_optimiser, named, optimiser_tensors
 from complementary.errors import UserError
 from complementary.rng import generator
 
@@ -22,7 +22,7 @@ OPTIMISERS = {
 }
 
 
-class Line(Job):
+class Line(TrainingLoop):
     """Fits one weight per feature; notes all that happens."""
 
     def __init__(self, optimiser="adam", seed=0, poison=None):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.paper import gradients
 from complementary.paper.figures import NoPicture, draw
@@ -125,7 +125,7 @@ def test_nothing_to_draw_is_one_sentence():
 
 
 def test_gradients_are_measured_once_and_drawn(tmp_path):
-    config = configure(data="digits", model="linear", batch=128, epochs=1, encoder="pixels", clusters=10, restarts=1)
+    config = Config.of(data="digits", model="linear", batch=128, epochs=1, encoder="pixels", clusters=10, restarts=1)
     path = gradients.run(config, tmp_path, "ours", draws=0, device="cpu")
     before = path.read_bytes()
     assert gradients.run(config, tmp_path, "ours", draws=0, device="cpu") == path

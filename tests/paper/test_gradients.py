@@ -29,8 +29,8 @@ MIXERS = {
 }
 
 
-def problem(classes, count, seed, model="linear", size=4):
-    source = generator(seed, "problem")
+def task(classes, count, seed, model="linear", size=4):
+    source = generator(seed, "task")
     x = torch.randn(count, size, generator=source)
     truth = torch.randint(classes, (count,), generator=source)
     cluster = torch.randint(2, (count,), generator=source)
@@ -105,7 +105,7 @@ def moments_by_definition(towards, draws):
 )
 def test_moments_are_those_of_every_draw_of_labels(loss, name, kind, classes, count, seed):
     mixer, transition = MIXERS[name], TRANSITIONS[kind](classes)
-    model, x, truth, cluster = problem(classes, count, seed)
+    model, x, truth, cluster = task(classes, count, seed)
     wanted = moments_by_definition(*enumerate_labels(model, LOSSES[loss], mixer, x, truth, cluster, transition, seed))
     batch = mixed(mixer, x, truth, cluster, generator(seed, "mix"))
     found = exact(model, LOSSES[loss], batch, transition)
@@ -123,7 +123,7 @@ def test_moments_are_those_of_every_draw_of_labels(loss, name, kind, classes, co
     st.integers(0, 9999),
 )
 def test_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, seed):
-    model, x, truth, cluster = problem(classes, count, seed, "mlp")
+    model, x, truth, cluster = task(classes, count, seed, "mlp")
     batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
     found = exact(model, LOSSES[loss], batch, transitions.uniform(classes), noise_free=noise_free)
     assert float(found.mse) == pytest.approx(float(found.bias_squared + found.variance), rel=1e-6, abs=1e-9)
@@ -136,7 +136,7 @@ def test_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_fre
 @given(st.sampled_from(list(LOSSES)), st.integers(3, 5), st.integers(0, 9999))
 def test_with_the_mean_of_the_papers_eq_11_the_identity_breaks(loss, classes, seed):
     """There b is the mean over labels other than the *drawn* one, and so differs from draw to draw."""
-    model, x, truth, _ = problem(classes, 1, seed)
+    model, x, truth, _ = task(classes, 1, seed)
     transition = transitions.uniform(classes)
     every = per_example(model, LOSSES[loss], x.expand(classes, -1), torch.eye(classes), transition.float()).double()
     towards, draws = enumerate_labels(model, LOSSES[loss], None, x, truth, None, transition, seed)
@@ -152,7 +152,7 @@ def test_with_the_mean_of_the_papers_eq_11_the_identity_breaks(loss, classes, se
 
 def test_a_partners_label_is_the_one_it_has_in_its_own_mix():
     """Two examples mixed with each other half and half: the batch's gradient sees each label with full weight."""
-    model, x, truth, _ = problem(3, 2, 0)
+    model, x, truth, _ = task(3, 2, 0)
     half = torch.full((2, 2), 0.5)
     members = torch.tensor([[0, 1], [1, 0]])
     same = x[:1].expand(2, -1)  # both mixes are the same point, so labels are all that differs
@@ -165,7 +165,7 @@ def test_a_partners_label_is_the_one_it_has_in_its_own_mix():
 
 @pytest.mark.parametrize("name", [name for name in MIXERS if name != "none"])
 def test_a_mixed_batch_is_what_the_mixer_makes(name):
-    _, x, truth, cluster = problem(5, 16, 1, size=6)
+    _, x, truth, cluster = task(5, 16, 1, size=6)
     cluster[0] = 7  # alone
     labels = one_hot(torch.arange(16) % 5, 5).float()
     batch = mixed(MIXERS[name], x, truth, cluster, generator(3, "mix"))
@@ -180,7 +180,7 @@ def test_a_mixed_batch_is_what_the_mixer_makes(name):
 
 
 def test_gradients_of_single_examples_are_those_of_autograd():
-    model, x, truth, _ = problem(4, 5, 2, "mlp")
+    model, x, truth, _ = task(4, 5, 2, "mlp")
     target = one_hot(truth, 4).float()
     found = per_example(model, gradients.cross_entropy, x, target)
     for i in range(5):
@@ -194,7 +194,7 @@ def test_gradients_of_single_examples_are_those_of_autograd():
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sampled_from(["mixup", "icm", "micm"]), st.integers(3, 4), st.integers(2, 4), st.integers(0, 9999))
 def test_noise_free_labels_are_draws_given_that_no_mix_lies(name, classes, count, seed):
-    _, x, truth, cluster = problem(classes, count, seed)
+    _, x, truth, cluster = task(classes, count, seed)
     transition = transitions.biased(classes, 5)
     batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
     joint = {}
@@ -211,7 +211,7 @@ def test_noise_free_labels_are_draws_given_that_no_mix_lies(name, classes, count
 
 
 def test_who_cannot_have_a_clean_label_keeps_all():
-    _, x, _, _ = problem(2, 2, 0)
+    _, x, _, _ = task(2, 2, 0)
     batch = mixed(mixing.Mixup(), x, torch.tensor([0, 1]), None, generator(0, "mix"))
     assert label_chances(batch, transitions.uniform(2), noise_free=True).tolist() == [[0, 1], [1, 0]]
 
@@ -222,7 +222,7 @@ def test_who_cannot_have_a_clean_label_keeps_all():
 @pytest.mark.parametrize("name", ["none", "mixup", "micm"])
 @pytest.mark.parametrize("noise_free", [False, True])
 def test_drawing_agrees_with_the_exact_moments(name, noise_free):
-    model, x, truth, cluster = problem(6, 12, 4, "mlp")
+    model, x, truth, cluster = task(6, 12, 4, "mlp")
     batch = mixed(MIXERS[name], x, truth, cluster, generator(4, "mix"))
     options = (model, LOSSES["s-nl"], batch, transitions.uniform(6))
     wanted = exact(*options, noise_free=noise_free)
@@ -257,6 +257,6 @@ def test_networks_with_batch_norm():
     ],
 )
 def test_what_cannot_be_measured_is_a_sentence(mixer, message):
-    _, x, truth, cluster = problem(3, 4, 0)
+    _, x, truth, cluster = task(3, 4, 0)
     with pytest.raises(UserError, match=message):
         mixed(mixer, x, truth, cluster)

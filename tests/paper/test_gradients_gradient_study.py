@@ -8,7 +8,7 @@ import torch
 
 from complementary import data, networks, transitions
 from complementary.augment.crop import normalise
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
 from complementary.labels import draw
@@ -17,13 +17,13 @@ from complementary.paper import gradients
 from complementary.paper.gradients import STUDY_METHODS, _batch, study
 from complementary.training.task import hold_out
 
-CONFIG = configure(data="digits", model="linear", batch=64, clusters=20, restarts=1)
+CONFIG = Config.of(data="digits", model="linear", batch=64, clusters=20, restarts=1)
 
 
 @pytest.mark.parametrize(("loss", "model"), [("s-nl", "mlp"), ("fwd", "linear"), ("dm", "linear")])
 def test_every_row_holds_the_identity(loss, model):
     methods = (*STUDY_METHODS, "mixup-noise-free", "intra-class")
-    rows = study(configure(CONFIG, loss=loss, model=model, batch=32), methods=methods, steps=2, every=2, device="cpu")
+    rows = study(CONFIG.with_(loss=loss, model=model, batch=32), methods=methods, steps=2, every=2, device="cpu")
     assert [(row["step"], row["method"]) for row in rows] == [(step, m) for step in (0, 2) for m in methods]
     for row in json.loads(json.dumps(rows)):  # plain values
         assert row["oracle_mse"] == pytest.approx(row["oracle_bias_squared"] + row["oracle_variance"], rel=1e-6)
@@ -35,7 +35,7 @@ def test_the_network_follows_the_true_gradient_alone():
     """The second measurement, by hand: one SGD step on cross-entropy, then the moments of the second batch."""
     digits = data.load("digits")
     found = study(CONFIG, digits, methods=("none",), steps=1, every=1, lr=0.5, device="cpu")
-    train, _ = hold_out(len(digits.train), CONFIG.source.holdout, CONFIG.seed)
+    train, _ = hold_out(len(digits.train), CONFIG.dataset.holdout, CONFIG.seed)
     inputs, truth = digits.train.inputs[train], digits.train.truth[train]
     x = normalise(inputs, torch.tensor(digits.mean), torch.tensor(digits.std))
     model = networks.build("linear", (1, 8, 8), 10, CONFIG.seed)
@@ -100,7 +100,7 @@ def test_labels_that_came_with_the_data_are_counted():
 )
 def test_bad_input_is_a_sentence(options, settings, message):
     with pytest.raises(UserError, match=message):
-        study(configure(CONFIG, **settings), **{"steps": 0, "device": "cpu", "methods": ("none",)} | options)
+        study(CONFIG.with_(**settings), **{"steps": 0, "device": "cpu", "methods": ("none",)} | options)
 
 
 def test_without_true_labels_there_is_no_study():

@@ -6,7 +6,7 @@ import torch
 
 from complementary import data
 from complementary.clusters import features
-from complementary.config import configure, flat
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.paper import noise
 from complementary.paper.protocols import PROTOCOLS
@@ -46,7 +46,7 @@ def test_it_is_what_a_training_reports(noisy, store, protocol):
         assert content["data"] == json.loads(json.dumps(trained["data"]))
         assert content["settings"]["mixing"]["partner"] == ("distinct" if protocol == "ours" else "any")
         row = noise.row_of(path)
-        assert {name: row[name] for name in flat(cell.config)} == flat(cell.config)
+        assert {name: row[name] for name in cell.config.flat()} == cell.config.flat()
         assert row["config_hash"] == cell.config.hash()
         assert json.loads(row["label_counts"]) == trained["data"]["label_counts"]
 
@@ -85,15 +85,15 @@ def test_an_encoder_is_trained_if_asked_and_then_serves_all_seeds(noisy, store, 
     request.getfixturevalue("idle")
     assert noise.run([second], store, "ours", say=lambda _: None) == {}
     assert len(noise.files([store])) == 2
-    other = Cell(configure(first.config, encoder_seed=1), "other")
+    other = Cell(first.config.with_(encoder_seed=1), "other")
     assert list(noise.run([other], store, "ours", say=lambda _: None).values()) == [["digits icm"]]
 
 
 def test_which_settings_need_an_encoder():
-    assert noise.needs_encoder(configure(mix="icm", encoder="byol"))
-    assert not noise.needs_encoder(configure(mix="icm", encoder="byol", assignments="a.safetensors"))
-    assert not noise.needs_encoder(configure(mix="mixup", encoder="byol"))
-    assert not noise.needs_encoder(configure(mix="icm", encoder="random"))
+    assert noise.needs_encoder(Config.of(mix="icm", encoder="byol"))
+    assert not noise.needs_encoder(Config.of(mix="icm", encoder="byol", assignments="a.safetensors"))
+    assert not noise.needs_encoder(Config.of(mix="mixup", encoder="byol"))
+    assert not noise.needs_encoder(Config.of(mix="icm", encoder="random"))
 
 
 def test_stored_clusters_come_from_where_one_asks_or_from_the_usual_folder(tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_a_set_that_cannot_be_loaded_is_left_out_and_tried_once(noisy, store, mo
 
     monkeypatch.setattr(data, "load", watched)
     mixup = cells(noisy, mix="mixup")[0]
-    absent = [Cell(configure(mixup.config, data="kmnist", seed=seed, long_tail=10), "absent") for seed in (0, 1)]
+    absent = [Cell(mixup.config.with_(data="kmnist", seed=seed, long_tail=10), "absent") for seed in (0, 1)]
     left = noise.run([*absent, mixup], store, "ours", say=lambda _: None)
     assert left == {"kmnist could not be had.": ["kmnist ρ=10 mixup"]}
     assert tried == ["kmnist", "digits"]

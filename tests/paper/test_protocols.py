@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from complementary.clusters import assignments
-from complementary.config import configure, flat
 from complementary.paper.protocols import PROTOCOLS, Setting, alpha_of, config_of, examples, with_assignments
 from complementary.paper.studies import STUDIES
 
@@ -28,7 +27,7 @@ PAPER = {"holdout": 0.0, "draws": "paper", "reset_optimizer": True, "flip": True
 
 
 def has(config, wanted):
-    found = flat(config)
+    found = config.flat()
     assert {name: found[name] for name in wanted} == wanted
 
 
@@ -100,9 +99,9 @@ def test_stored_clusters_are_used_where_they_fit(tmp_path):
         assignments.write(tmp_path / f"{name}.safetensors", chosen, 50, torch.zeros(count, 1), {})
     icm = Setting("cifar10", "s-nl", "icm", 100.0)
     found = with_assignments(config_of(icm, "paper"), tmp_path)
-    assert found.grouping.assignments == str(tmp_path / "cifar10-rho100-simsiam-k50.safetensors")
+    assert found.cluster.assignments == str(tmp_path / "cifar10-rho100-simsiam-k50.safetensors")
     mnist = Setting("mnist", "s-nl", "micm")
-    assert with_assignments(config_of(mnist, "paper"), tmp_path).grouping.assignments is not None
+    assert with_assignments(config_of(mnist, "paper"), tmp_path).cluster.assignments is not None
     left = [
         config_of(mnist, "ours"),  # 60,000 images, not 50,000
         config_of(Setting("cifar10", "s-nl", "mixup", 100.0), "paper"),  # no clusters at all
@@ -110,7 +109,7 @@ def test_stored_clusters_are_used_where_they_fit(tmp_path):
         config_of(icm, "paper", encoder="byol"),
         config_of(Setting("cifar10", "s-nl", "icm", 10.0), "paper"),
     ]
-    assert all(with_assignments(config, tmp_path).grouping.assignments is None for config in left)
+    assert all(with_assignments(config, tmp_path).cluster.assignments is None for config in left)
     ours = config_of(icm, "ours")  # one subset, the first of each class, for all seeds
-    assert with_assignments(ours, tmp_path).grouping.assignments is not None
-    assert with_assignments(configure(ours, subset="seed"), tmp_path).grouping.assignments is None
+    assert with_assignments(ours, tmp_path).cluster.assignments is not None
+    assert with_assignments(ours.with_(subset="seed"), tmp_path).cluster.assignments is None

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from complementary.config import configure
 from complementary.errors import UserError
 from complementary.paper.protocols import config_of
 from complementary.paper.store import Amount, identity, read
@@ -41,11 +40,11 @@ def test_runs_of_different_length_or_clusters_are_never_averaged(fake, store):
 
 def test_clusters_play_no_part_where_nobody_needs_them():
     plain = config_of(MIXUP.setting, "ours")
-    assert identity(plain) == identity(configure(plain, clusters=7, encoder="byol", epochs=3, seed=9))
-    assert identity(plain) != identity(configure(plain, alpha=0.9))
+    assert identity(plain) == identity(plain.with_(clusters=7, encoder="byol", epochs=3, seed=9))
+    assert identity(plain) != identity(plain.with_(alpha=0.9))
     mixed = config_of(ICM.setting, "ours")
-    assert identity(mixed) == identity(configure(mixed, assignments="a/b.safetensors", seed=4))
-    assert identity(mixed) != identity(configure(mixed, clusters=51))
+    assert identity(mixed) == identity(mixed.with_(assignments="a/b.safetensors", seed=4))
+    assert identity(mixed) != identity(mixed.with_(clusters=51))
 
 
 def test_a_noise_ratio_counts_once_for_each_seed_whoever_found_it(fake, counted, store, tmp_path):

@@ -26,7 +26,7 @@ def test_where_narrows_a_study():
     cells = cells_of([STUDIES["main"]], "paper", Amount(seeds=1, epochs=7, pretrain_epochs=9), where)
     assert len(cells) == 4 * 2
     assert {cell.config.training.epochs for cell in cells} == {7}
-    assert {cell.config.grouping.pretrain_epochs for cell in cells} == {9}
+    assert {cell.config.cluster.pretrain_epochs for cell in cells} == {9}
     with pytest.raises(UserError, match=r"^No cell of the study is as --where asks \(data=digits\); see them with"):
         cells_of([STUDIES["main"]], "ours", Amount(), {"data": ["digits"]})
 

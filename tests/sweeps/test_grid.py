@@ -1,6 +1,6 @@
 import pytest
 
-from complementary.config import configure, to_toml
+from complementary.config import Config, to_toml
 from complementary.errors import UserError
 from complementary.sweeps.grid import read_grid
 
@@ -24,20 +24,20 @@ def test_cases_link_options_and_the_product_runs_over_them(tmp_path):
     text = 'seeds = 2\n[grid]\nmix = ["none", "icm"]\n[[case]]\nlong_tail = 1\n[[case]]\nlong_tail = 100\nalpha = 0.1'
     cells = read(tmp_path, text)
     assert len(cells) == 8
-    linked = {(c.config.source.long_tail, c.config.mixing.alpha) for c in cells}
+    linked = {(c.config.dataset.long_tail, c.config.mixing.alpha) for c in cells}
     assert linked == {(1.0, 0.4), (100.0, 0.1)}
 
 
 def test_options_stand_flat_or_in_their_sections(tmp_path):
     (flat,) = read(tmp_path, 'data = "digits"\nlr = 0.5\nseed = 3')
     (nested,) = read(tmp_path, 'seed = 3\n[source]\ndata = "digits"\n[training]\nlr = 0.5')
-    assert flat.config == nested.config == configure(data="digits", lr=0.5, seed=3)
+    assert flat.config == nested.config == Config.of(data="digits", lr=0.5, seed=3)
 
 
 def test_the_config_of_a_run_is_a_base(tmp_path):
-    base = configure(loss="dm", epochs=7, seed=5, flip=True)
+    base = Config.of(loss="dm", epochs=7, seed=5, flip=True)
     cells = read(tmp_path, "seeds = 2\n" + to_toml(base) + '\n[grid]\nloss = ["fwd", "s-exp"]')
-    assert [c.config for c in cells] == [configure(base, loss=x, seed=s) for x in ("fwd", "s-exp") for s in (0, 1)]
+    assert [c.config for c in cells] == [base.with_(loss=x, seed=s) for x in ("fwd", "s-exp") for s in (0, 1)]
 
 
 def test_a_whole_number_is_a_float_where_one_is_meant(tmp_path):

@@ -1,10 +1,10 @@
-from complementary.config import configure
+from complementary.config import Config
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.plan import make_plan
 
 
 def cells(*options):
-    return [Cell(configure(**o), str(o)) for o in options]
+    return [Cell(Config.of(**o), str(o)) for o in options]
 
 
 def kinds(units):

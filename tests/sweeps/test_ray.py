@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from complementary.config import configure
 from complementary.errors import UserError
 from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.grid import Cell
@@ -58,8 +57,8 @@ def test_a_node_dies_in_mid_sweep_and_every_cell_ends_once(tmp_path, quick, clus
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     folder = SweepFolder(tmp_path / "sweep")
-    base = configure(quick, mix="none", epochs=80)
-    cells = [Cell(configure(base, seed=seed), f"seed={seed}") for seed in range(3)]
+    base = quick.with_(mix="none", epochs=80)
+    cells = [Cell(base.with_(seed=seed), f"seed={seed}") for seed in range(3)]
     told = []
     with claimed(folder):
         executor = Assassin(folder, cells, lambda: cluster.remove_node(nodes[1], allow_graceful=False))

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.sweeps.results import OPTIONS, Damaged, Foreign, Index, find, read_result
 from complementary.training.run import run
@@ -21,7 +21,7 @@ def put(tmp_path):
     """Write a result as a run would -> its path."""
 
     def write(name, accuracy=0.5, **options):
-        config = configure(**options)
+        config = Config.of(**options)
         content = {"accuracy_last": accuracy, "train_seconds": 2.0, "data": {"examples": 9}, "device": "cpu"}
         content |= {"config": dataclasses.asdict(config), "config_hash": config.hash()}
         path = tmp_path / "results" / name
@@ -230,7 +230,7 @@ def test_a_result_json_of_another_kind_elsewhere_is_passed_over(put, tmp_path):
 def test_options_that_came_later_do_not_hide_that_a_configuration_was_changed(put):
     path = put("old.json", 0.7)
     content = json.loads(path.read_text())
-    del content["config"]["source"]["inputs"]
+    del content["config"]["dataset"]["inputs"]
     path.write_text(json.dumps(content))
     assert read_result(path)["accuracy_last"] == 0.7
     content["config"]["training"]["lr"] = 0.5

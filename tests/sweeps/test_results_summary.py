@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.sweeps.results import Index, Question, Spread, ask, parse_where
 
@@ -18,7 +18,7 @@ def index(tmp_path, monkeypatch):
     (tmp_path / "r").mkdir()
     grid = [(x, m, t, s) for x in ("dm", "s-nl") for m in ("micm", "none") for t in (10.0, 2.0) for s in range(3)]
     for number, (loss, mix, tail, seed) in enumerate(grid):
-        config = configure(loss=loss, mix=mix, long_tail=tail, seed=seed, alpha=0.1 if tail == 10.0 else 0.4)
+        config = Config.of(loss=loss, mix=mix, long_tail=tail, seed=seed, alpha=0.1 if tail == 10.0 else 0.4)
         content = {"accuracy_last": number / 100, "accuracy_selected": None, "note": "text"}
         content |= {"config": dataclasses.asdict(config), "config_hash": config.hash()}
         (tmp_path / "r" / f"{number:02}.json").write_text(json.dumps(content))
@@ -86,7 +86,7 @@ def uneven(tmp_path, monkeypatch):
 
     def make(*cells):
         for number, (options, seed) in enumerate(itertools.product(cells, (0, 1))):
-            config = configure(**options, seed=seed)
+            config = Config.of(**options, seed=seed)
             content = {"accuracy_last": 0.5, "config": dataclasses.asdict(config), "config_hash": config.hash()}
             (tmp_path / "u" / f"{number:02}.json").write_text(json.dumps(content))
         return Index([tmp_path / "u"])

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from complementary import files
-from complementary.config import configure
 from complementary.errors import UserError
 from complementary.sweeps.executors import Ended
 from complementary.sweeps.folder import SweepFolder
@@ -57,7 +56,7 @@ def folder(tmp_path):
 def cells(base, **options):
     """One cell per value of the single option."""
     ((name, values),) = options.items()
-    return [Cell(configure(base, **{name: value}), f"{name}={value}") for value in values]
+    return [Cell(base.with_(**{name: value}), f"{name}={value}") for value in values]
 
 
 def contents(folder):
@@ -114,7 +113,7 @@ def test_a_shared_stage_runs_once_before_its_cells(folder, quick, monkeypatch):
 
 
 def test_a_failed_stage_fails_its_cells_with_its_sentence_and_no_others(folder, quick, monkeypatch):
-    grid = [*cells(configure(quick, encoder="oracle"), loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
+    grid = [*cells(quick.with_(encoder="oracle"), loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
     outcome = Sweep(grid, folder, Here()).run()
     *failed, plain = [outcome[cell.key] for cell in grid]
     assert plain == ""
@@ -123,7 +122,7 @@ def test_a_failed_stage_fails_its_cells_with_its_sentence_and_no_others(folder, 
 
 
 def test_a_failed_encoder_fails_the_clusters_and_cells_behind_it(folder, quick):
-    base = configure(quick, encoder="simsiam", data="nowhere.npz")
+    base = quick.with_(encoder="simsiam", data="nowhere.npz")
     grid = [*cells(base, loss=["s-nl", "dm"]), *cells(base, clusters=[5])]
     executor = Here()
     outcome = Sweep(grid, folder, executor).run()
@@ -218,7 +217,7 @@ def test_a_run_that_a_dying_process_still_holds_is_waited_for(folder, quick, mon
 
 
 def test_several_cells_can_share_a_worker(folder, quick, tmp_path):
-    executor, grid = Here(), cells(configure(quick, mix="none"), lr=[1e-3, 1e30, 1e-4])
+    executor, grid = Here(), cells(quick.with_(mix="none"), lr=[1e-3, 1e30, 1e-4])
     outcome = Sweep(grid, folder, executor, pack=3).run()
     assert executor.done == [grid[0].key]
     assert [bool(outcome[cell.key]) for cell in grid] == [False, True, False]
@@ -245,7 +244,7 @@ class Assassin(LocalExecutor):
 
 
 def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(folder, quick, tmp_path):
-    grid = cells(configure(quick, mix="none", epochs=60), seed=[0, 1])
+    grid = cells(quick.with_(mix="none", epochs=60), seed=[0, 1])
     executor, told = Assassin(folder, grid[:1], epochs=3), []
     try:
         tell = lambda *what: told.append(what)  # noqa: E731
@@ -265,7 +264,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(fold
 
 
 def test_both_cells_of_a_killed_worker_are_resumed_to_the_same_bytes(folder, quick, tmp_path):
-    told, grid = [], cells(configure(quick, mix="none", epochs=60), seed=[0, 1, 2])
+    told, grid = [], cells(quick.with_(mix="none", epochs=60), seed=[0, 1, 2])
     executor = Assassin(folder, grid[:2], epochs=3, retries=2, lanes=2)
     try:
         tell = lambda *what: told.append(what[:2])  # noqa: E731
@@ -289,7 +288,7 @@ def test_both_cells_of_a_killed_worker_are_resumed_to_the_same_bytes(folder, qui
 
 
 def test_status_counts_and_estimates(folder, quick):
-    grid = [*cells(configure(quick, epochs=4), seed=[0]), *cells(quick, lr=[1e30]), *cells(quick, seed=[3, 4])]
+    grid = [*cells(quick.with_(epochs=4), seed=[0]), *cells(quick, lr=[1e30]), *cells(quick, seed=[3, 4])]
     looks = []
 
     def tell(happening, name, *_):
@@ -341,8 +340,8 @@ def test_status_of_a_folder_without_a_sweep(tmp_path):
 
 def test_a_cell_that_refines_is_measured_by_its_refining(folder, quick):
     """The epochs of its metrics are those of the refining, and it is no measure for other cells."""
-    refined = configure(quick, inputs="features", encoder="random", mix="none", epochs=2, refine=40)
-    grid = [*cells(refined, seed=[0]), *cells(configure(quick, mix="none"), seed=[0, 1])]
+    refined = quick.with_(inputs="features", encoder="random", mix="none", epochs=2, self_training=40)
+    grid = [*cells(refined, seed=[0]), *cells(quick.with_(mix="none"), seed=[0, 1])]
     with claimed(folder):
         Sweep(grid[1:2], folder, Here()).run()
     Sweep(grid, folder, Here())._write_plan()
@@ -356,7 +355,7 @@ def test_a_cell_that_refines_is_measured_by_its_refining(folder, quick):
 
 def test_likes_are_judged_by_their_likes(folder, quick):
     """A cell of another mixer takes another time per epoch."""
-    grid = [*cells(quick, mix=["none", "icm"]), *cells(configure(quick, seed=1), mix=["none", "icm"])]
+    grid = [*cells(quick, mix=["none", "icm"]), *cells(quick.with_(seed=1), mix=["none", "icm"])]
     Sweep(grid, folder, Here()).run()
     for cell, seconds in zip(grid, (10.0, 30.0), strict=False):
         folder.write_note(cell.key, seconds=seconds)

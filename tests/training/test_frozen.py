@@ -11,31 +11,31 @@ from complementary import ComplementaryClassifier, files
 from complementary.clusters import features
 from complementary.clusters.assign import features_of
 from complementary.clusters.features import Source, find_body
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import Dataset, Split, load
 from complementary.encoders.backbone import build_body, describe
 from complementary.engine.backend import together
 from complementary.errors import UserError
 from complementary.training import predict
-from complementary.training.frozen import Lens, look
+from complementary.training.frozen import FrozenEncoder, look
 from complementary.training.run import run
 from complementary.training.task import prepare, training_truth
 
-FEATURES = configure(inputs="features", encoder="random", mix="none", epochs=2, batch=128)
+FEATURES = Config.of(inputs="features", encoder="random", mix="none", epochs=2, batch=128)
 
 
 def lens(kind="cnn", shape=(1, 8, 8), max_pool=True):
     body, _ = build_body(kind, shape, 3, max_pool)
-    return Lens(body, shape, torch.full(shape[:1], 0.4), torch.full(shape[:1], 0.2))
+    return FrozenEncoder(body, shape, torch.full(shape[:1], 0.4), torch.full(shape[:1], 0.2))
 
 
 def test_the_network_is_shown_unit_features_of_the_same_examples():
-    config = configure(FEATURES, long_tail=5.0, seed=2)
-    raw, seen = prepare(configure(config, inputs="raw")), prepare(config)
+    config = FEATURES.with_(long_tail=5.0, seed=2)
+    raw, seen = prepare(config.with_(inputs="raw")), prepare(config)
     body, dataset = find_body(Source("random", seed=2), load("digits")), load("digits")
     mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
     for images, vectors in ((raw.inputs, seen.inputs), (raw.held_inputs, seen.held_inputs)):
-        torch.testing.assert_close(vectors, Lens(body, (1, 8, 8), mean, std)(images))
+        torch.testing.assert_close(vectors, FrozenEncoder(body, (1, 8, 8), mean, std)(images))
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(images)))
     assert torch.equal(seen.excluded, raw.excluded)
     assert seen.test_inputs.shape == (360, 128)
@@ -49,8 +49,8 @@ def test_features_are_standardised_by_those_of_the_training_examples():
 
 
 def test_clusters_and_labels_do_not_depend_on_what_the_network_is_shown():
-    config = configure(FEATURES, mix="icm", clusters=5, restarts=1)
-    raw, seen = prepare(configure(config, inputs="raw")), prepare(config)
+    config = FEATURES.with_(mix="icm", clusters=5, restarts=1)
+    raw, seen = prepare(config.with_(inputs="raw")), prepare(config)
     assert torch.equal(raw.group, seen.group)
     assert raw.facts == seen.facts
 
@@ -68,12 +68,12 @@ def test_mirrored_features_are_the_mean_of_both_and_do_not_tell_left_from_right(
     torch.testing.assert_close(both(images), both(images.flip(-1)))
     assert not torch.allclose(plain(images), plain(images.flip(-1)), atol=1e-3)
     both.write(tmp_path / "encoder.safetensors")
-    torch.testing.assert_close(Lens.read(tmp_path / "encoder.safetensors")(images), both(images))
+    torch.testing.assert_close(FrozenEncoder.read(tmp_path / "encoder.safetensors")(images), both(images))
 
 
 def test_new_examples_are_mirrored_as_the_training_examples_were():
     dataset = mirrored_digits()
-    seen = look(configure(FEATURES, mirror=True), dataset, torch.arange(50))
+    seen = look(FEATURES.with_(mirror=True), dataset, torch.arange(50))
     torch.testing.assert_close(seen.lens(dataset.train.inputs[:50]), seen.source)
     torch.testing.assert_close(seen.lens(dataset.test.inputs), seen.test)
     assert not torch.allclose(look(FEATURES, dataset, torch.arange(50)).source, seen.source, atol=1e-3)
@@ -97,7 +97,7 @@ def test_kept_features_are_not_taken_for_mirrored_ones():
 def test_what_cannot_be_mirrored_is_refused(options, flip, match):
     dataset = dataclasses.replace(load("digits"), flip=flip)
     with pytest.raises(UserError, match=match):
-        features_of(configure(mirror=True, **options), dataset, torch.arange(20))
+        features_of(Config.of(mirror=True, **options), dataset, torch.arange(20))
 
 
 @pytest.mark.parametrize("kind", ["cnn", "resnet18"])
@@ -105,7 +105,7 @@ def test_what_cannot_be_mirrored_is_refused(options, flip, match):
 def test_a_lens_is_kept_and_comes_back(tmp_path, kind, max_pool):
     one = lens(kind, (3, 16, 16), max_pool)
     one.write(tmp_path / "encoder.safetensors")
-    other = Lens.read(tmp_path / "encoder.safetensors")
+    other = FrozenEncoder.read(tmp_path / "encoder.safetensors")
     images = torch.randint(256, (5, 3, 16, 16), dtype=torch.uint8)
     assert torch.equal(one(images), other(images))
     assert other.shape == (3, 16, 16)
@@ -124,7 +124,7 @@ def test_runs_share_one_file_on_the_disk_and_each_is_whole_by_itself(tmp_path, m
     shared.write_bytes(b"damaged")  # a new file of that name: the runs keep theirs
     one.write(tmp_path / "c")
     for name in ("a", "b", "c"):
-        assert torch.equal(Lens.read(tmp_path / name)(images), one(images))
+        assert torch.equal(FrozenEncoder.read(tmp_path / name)(images), one(images))
     monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError))
     one.write(tmp_path / "d")
     assert (tmp_path / "d").read_bytes() == (tmp_path / "a").read_bytes()
@@ -160,8 +160,10 @@ def test_the_classifier_sees_new_examples_through_the_same_encoder():
     images = dataset.train.inputs.numpy()
     model = ComplementaryClassifier(inputs="features", encoder="random", mix="none", epochs=3, device="cpu")
     probabilities = model.fit(images, not_y).predict_proba(images[:7])
-    p = model.trainer_.problem
-    vectors = Lens(find_body(Source("random"), dataset), (1, 8, 8), p.lens.mean, p.lens.std)(dataset.train.inputs[:7])
+    p = model.trainer_.task
+    vectors = FrozenEncoder(find_body(Source("random"), dataset), (1, 8, 8), p.lens.mean, p.lens.std)(
+        dataset.train.inputs[:7]
+    )
     wanted = model.trainer_.model((vectors - p.mean) / p.std).softmax(1)
     np.testing.assert_allclose(probabilities, wanted.detach().numpy(), atol=1e-5)
     with pytest.raises(UserError, match=r"examples of shape \[1, 9, 9\], but the fit was on \[1, 8, 8\]"):
@@ -175,13 +177,15 @@ def test_an_encoder_of_ours_is_a_file_like_any_other(tmp_path):
     files.write(tmp_path / "half.safetensors", half, {"shape": [1, 8, 8], **describe(one.body)})
     body = find_body(Source(f"file:{tmp_path / 'half.safetensors'}"), load("digits"))
     images = load("digits").test.inputs
-    torch.testing.assert_close(Lens(body, (1, 8, 8), one.mean, one.std)(images), one(images), atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        FrozenEncoder(body, (1, 8, 8), one.mean, one.std)(images), one(images), atol=2e-3, rtol=0
+    )
 
 
 @pytest.mark.parametrize("encoder", ["pixels", "embeddings:z.npy"])
 def test_what_is_no_encoder_is_refused_in_a_sentence(encoder):
     with pytest.raises(UserError, match="--inputs features needs an encoder") as caught:
-        prepare(configure(FEATURES, encoder=encoder))
+        prepare(FEATURES.with_(encoder=encoder))
     assert "--data FILE.npz" in str(caught.value)
 
 
@@ -197,13 +201,13 @@ def test_features_of_many_images_are_kept(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     assert len(list((tmp_path / "stages").glob("features-*"))) == 2
     with pytest.raises(TypeError):
-        prepare(configure(FEATURES, seed=1))  # another random encoder
+        prepare(FEATURES.with_(seed=1))  # another random encoder
 
 
 def test_vectors_have_no_features_and_are_told_so():
     dataset = Dataset("v", Split(torch.randn(40, 2), torch.arange(40) % 2), None, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
     with pytest.raises(UserError, match="holds vectors, and --inputs features needs images; leave it out"):
-        prepare(configure(FEATURES, batch=8), dataset)
+        prepare(FEATURES.with_(batch=8), dataset)
 
 
 def test_threads_that_keep_the_same_encoder_never_see_half_of_it(tmp_path, monkeypatch):
@@ -223,5 +227,5 @@ def test_threads_that_keep_the_same_encoder_never_see_half_of_it(tmp_path, monke
 
 def test_truth_is_as_far_away_as_ever():
     truth = training_truth(FEATURES)
-    problem = prepare(FEATURES)
-    assert problem.excluded[torch.arange(len(truth)), truth].sum() == 0
+    task = prepare(FEATURES)
+    assert task.excluded[torch.arange(len(truth)), truth].sum() == 0

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from complementary import load
-from complementary.config import configure
-from complementary.encoders.pretrain import PretrainConfig, pretrain
+from complementary.config import PretrainConfig
+from complementary.encoders.pretrain import pretrain
 from complementary.errors import UserError
 from complementary.training.predict import read_examples
 from complementary.training.run import run
@@ -13,7 +13,7 @@ from complementary.training.run import run
 def test_a_loaded_run_predicts_as_it_did_in_training(tmp_path, quick):
     from complementary.data import load as load_data
 
-    result = run(configure(quick, epochs=8), tmp_path)
+    result = run(quick.with_(epochs=8), tmp_path)
     test = load_data("digits").test
     for weights in ("last", "selected"):
         predicted = load(tmp_path, weights)(test.inputs).argmax(1)
@@ -21,7 +21,7 @@ def test_a_loaded_run_predicts_as_it_did_in_training(tmp_path, quick):
 
 
 def test_without_a_selected_epoch_the_last_one_counts(tmp_path, quick):
-    run(configure(quick, holdout=0.0), tmp_path)
+    run(quick.with_(holdout=0.0), tmp_path)
     assert load(tmp_path).classes == tuple("0123456789")
     with pytest.raises(UserError, match="There is no checkpoint"):
         load(tmp_path, "selected")
@@ -39,7 +39,7 @@ def test_the_chosen_weights_are_never_replaced_by_others(tmp_path, quick):
 
 
 def test_an_encoder_predicts_nothing(tmp_path):
-    pretrain(PretrainConfig(epochs=1, batch=256, body="cnn"), tmp_path, device="cpu")
+    pretrain(PretrainConfig(epochs=1, batch=256, backbone="cnn"), tmp_path, device="cpu")
     with pytest.raises(UserError, match=r"holds an encoder \(of cll pretrain\), which predicts no class"):
         load(tmp_path)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from complementary import files
-from complementary.config import Config, configure, read_toml
+from complementary.config import Config, read_toml
 from complementary.data import Dataset, Split
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
@@ -40,7 +40,7 @@ def test_a_run_writes_what_it_promises(tmp_path, quick):
 
 
 def test_metrics_and_result_agree(tmp_path, quick):
-    result = run(configure(quick, epochs=4), tmp_path)
+    result = run(quick.with_(epochs=4), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
     chosen = min(rows, key=lambda row: row["scel"])
@@ -51,9 +51,9 @@ def test_metrics_and_result_agree(tmp_path, quick):
 
 
 def test_the_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick):
-    config = configure(quick, epochs=5)
+    config = quick.with_(epochs=5)
     result = run(config, tmp_path / "x")
-    run(configure(config, epochs=result["selected_epoch"]), tmp_path / "short")
+    run(config.with_(epochs=result["selected_epoch"]), tmp_path / "short")
     selected, _ = files.read(tmp_path / "x" / "selected.safetensors")
     last, _ = files.read(tmp_path / "short" / "last.safetensors")
     assert all(torch.equal(selected[k], last[k]) for k in last)
@@ -62,7 +62,7 @@ def test_the_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick):
 def test_the_same_configuration_repeats_exactly_and_another_seed_does_not(tmp_path, quick):
     run(quick, tmp_path / "a")
     run(read_toml(tmp_path / "a" / "config.toml", Config), tmp_path / "b")
-    run(configure(quick, seed=1), tmp_path / "c")
+    run(quick.with_(seed=1), tmp_path / "c")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert contents(tmp_path / "a")["metrics.jsonl"] != contents(tmp_path / "c")["metrics.jsonl"]
 
@@ -71,7 +71,7 @@ def test_the_same_configuration_repeats_exactly_and_another_seed_does_not(tmp_pa
 @pytest.mark.parametrize("mix", ["icm", "micm"])
 def test_random_kills_leave_no_trace(tmp_path, quick, mix, in_child):
     """kill -9 at random moments, resume, until it is finished: weights and metrics are those of a run left alone."""
-    config = configure(quick, mix=mix, epochs=12, batch=128)
+    config = quick.with_(mix=mix, epochs=12, batch=128)
     started = time.monotonic()
     run(config, tmp_path / "alone")
     length = time.monotonic() - started
@@ -108,7 +108,7 @@ def test_a_crash_around_any_file_operation_is_survived(tmp_path, quick, monkeypa
             raise Crash
 
     monkeypatch.setattr(Path, "replace", replace)
-    quick = configure(quick, batch=1024)  # one step an epoch
+    quick = quick.with_(batch=1024)  # one step an epoch
     with pytest.raises(Crash):
         run(quick, tmp_path / "x", checkpoint_seconds=0)
     monkeypatch.setattr(Path, "replace", real)
@@ -161,12 +161,12 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path, quick):
 def test_resume_with_another_configuration_names_the_difference(tmp_path, quick):
     folder = halted(quick, tmp_path / "x")
     with pytest.raises(UserError, match=r"another configuration \(alpha: 0.4 -> 0.9\)"):
-        run(configure(quick, alpha=0.9), folder, resume=True)
+        run(quick.with_(alpha=0.9), folder, resume=True)
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, quick):
     folder = halted(quick, tmp_path / "x")
-    other = halted(configure(quick, alpha=0.9), tmp_path / "y")
+    other = halted(quick.with_(alpha=0.9), tmp_path / "y")
     (other / "checkpoint.safetensors").replace(folder / "checkpoint.safetensors")
     with pytest.raises(UserError, match="belongs to another configuration"):
         run(quick, folder, resume=True)
@@ -245,7 +245,7 @@ def test_nan_stops_the_run_names_the_step_and_keeps_the_last_good_checkpoint(tmp
 
 def test_a_run_that_diverges_stops_with_a_sentence(quick):
     with pytest.raises(UserError, match="The loss turned NaN or infinite"):
-        run(configure(quick, lr=1e30, epochs=5))
+        run(quick.with_(lr=1e30, epochs=5))
 
 
 # --- data without truth, test set or hold-out -----------------------------------------------------
@@ -261,7 +261,7 @@ def blobs(truth: bool = True, test: bool = False) -> Dataset:
 
 
 def test_without_truth_there_is_no_accuracy_but_an_estimate():
-    result = run(configure(mix="icm", clusters=3, epochs=20, batch=50), dataset=blobs(truth=False))
+    result = run(Config.of(mix="icm", clusters=3, epochs=20, batch=50), dataset=blobs(truth=False))
     assert result["accuracy_last"] is None
     assert result["accuracy_selected"] is None
     assert result["noise_ratio"] is None
@@ -270,7 +270,7 @@ def test_without_truth_there_is_no_accuracy_but_an_estimate():
 
 
 def test_without_holdout_no_epoch_is_selected():
-    result = run(configure(mix="none", epochs=2, batch=50, holdout=0.0), dataset=blobs(test=True))
+    result = run(Config.of(mix="none", epochs=2, batch=50, holdout=0.0), dataset=blobs(test=True))
     assert result["accuracy_selected"] is None
     assert result["selected_epoch"] is None
     assert result["accuracy_last"] is not None
@@ -278,7 +278,7 @@ def test_without_holdout_no_epoch_is_selected():
 
 def test_an_estimated_matrix_comes_close_to_the_true_one_without_truth():
     """Closer than knowing nothing, which is the uniform matrix."""
-    config = configure(labels="biased:10", loss="fwd", transition="estimate", mix="none", estimate_epochs=40)
+    config = Config.of(labels="biased:10", loss="fwd", transition="estimate", mix="none", estimate_epochs=40)
     trainer = start(config, "cpu")
     wanted = biased(10, 10)
     error = (trainer.loss_transition.double() - wanted).abs().mean()
@@ -312,9 +312,9 @@ def test_ctrl_c_is_heard_after_the_step_and_costs_nothing(tmp_path, quick, step)
 
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, quick):
     with pytest.raises(UserError, match="fewer than one batch"):
-        run(configure(quick, batch=5000), tmp_path / "new")
+        run(quick.with_(batch=5000), tmp_path / "new")
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
     with pytest.raises(UserError, match="fewer than one batch"):
-        run(configure(quick, batch=5000), tmp_path / "old")
+        run(quick.with_(batch=5000), tmp_path / "old")
     assert (tmp_path / "old").exists(), "what was there before stays"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from complementary import ComplementaryClassifier, data, files, transitions
-from complementary.config import configure
+from complementary.config import Config
 from complementary.encoders.backbone import build_body, describe, load_named
 from complementary.engine.backend import Engine
 from complementary.engine.run_folder import loop
@@ -19,9 +19,9 @@ from complementary.losses import LOSSES
 from complementary.training import predict
 from complementary.training import run as runner
 from complementary.training.run import run, start
-from complementary.training.self_training import KEPT, Refiner, posterior, with_beliefs
+from complementary.training.self_training import KEPT, SelfTrainer, posterior, with_beliefs
 
-REFINE = configure(inputs="features", encoder="random", mix="none", epochs=2, batch=128, refine=2)
+REFINE = Config.of(inputs="features", encoder="random", mix="none", epochs=2, batch=128, self_training=2)
 
 
 # --- beliefs ------------------------------------------------------------------------------------------
@@ -76,33 +76,33 @@ def test_beliefs_that_were_joined_count_as_a_distribution():
 
 def test_the_network_begins_with_the_encoder_and_a_new_last_layer():
     job = start(REFINE, "cpu")
-    assert isinstance(job, Refiner)
+    assert isinstance(job, SelfTrainer)
     body = job.lens.body.state_dict()
     found = job.model.state_dict()
     assert found.keys() - body.keys() == {"fc.weight", "fc.bias"}
     assert all(torch.equal(found[k], v) for k, v in body.items())
-    assert job.problem.shape == (1, 8, 8), "it sees pictures"
+    assert job.task.shape == (1, 8, 8), "it sees pictures"
 
 
 def test_beliefs_come_from_the_chosen_epoch_and_follow_the_network():
     job = start(REFINE, "cpu")
     first = job.predicted.clone()
     torch.testing.assert_close(first.sum(1), torch.ones(len(first)))
-    classifier = start(configure(REFINE, refine=0), "cpu")
+    classifier = start(REFINE.with_(self_training=0), "cpu")
     loop(classifier)
     classifier.model.load_state_dict(classifier.selected)
-    torch.testing.assert_close(first, classifier.logits(classifier.problem.train).softmax(1))
+    torch.testing.assert_close(first, classifier.logits(classifier.task.train).softmax(1))
     while job.epoch == 0:
         job.advance()
     assert torch.equal(job.predicted, first), "the first epoch learns from the classifier on features alone"
-    now = job.logits(job.problem.train).softmax(1)
+    now = job.logits(job.task.train).softmax(1)
     job.advance()
     torch.testing.assert_close(job.predicted, KEPT * first + (1 - KEPT) * now)
-    torch.testing.assert_close(job.belief, posterior(job.predicted, job.problem.excluded, job.problem.transition))
+    torch.testing.assert_close(job.belief, posterior(job.predicted, job.task.excluded, job.task.transition))
 
 
 def test_the_rate_rises_for_an_epoch_and_falls_to_nothing():
-    job = start(configure(REFINE, refine=3, refine_lr=0.5), "cpu")
+    job = start(REFINE.with_(self_training=3, self_training_lr=0.5), "cpu")
     rates = []
     while not job.done:
         job.advance()
@@ -121,7 +121,7 @@ def test_true_labels_play_no_part():
     )
     blind = dataclasses.replace(dataset, train=dataclasses.replace(given_, truth=None), test=None)
     seeing = dataclasses.replace(dataset, train=given_)
-    config = configure(REFINE, labels="given")
+    config = REFINE.with_(labels="given")
     one, two = start(config, "cpu", seeing), start(config, "cpu", blind)
     loop(one), loop(two)
     assert all(
@@ -131,12 +131,14 @@ def test_true_labels_play_no_part():
 
 @pytest.mark.parametrize("mix", ["mixup", "icm", "micm", "same-excluded"])
 def test_beliefs_are_mixed_as_the_labels_are(mix):
-    result = run(configure(REFINE, mix=mix, clusters=5, restarts=1), device="cpu")
+    result = run(REFINE.with_(mix=mix, clusters=5, restarts=1), device="cpu")
     assert 0 <= result["accuracy_last"] <= 1
 
 
 def test_it_makes_a_weak_classifier_better():
-    config = configure(REFINE, encoder="simsiam", pretrain_epochs=20, epochs=30, refine=40, refine_lr=1e-3, batch=64)
+    config = REFINE.with_(
+        encoder="simsiam", pretrain_epochs=20, epochs=30, self_training=40, self_training_lr=1e-3, batch=64
+    )
     result = run(config, device="cpu")
     assert result["accuracy_selected_before_refining"] > 0.5
     assert result["accuracy_last"] > result["accuracy_last_before_refining"] + 0.02
@@ -146,7 +148,7 @@ def test_it_makes_a_weak_classifier_better():
 def test_on_a_card_captured_steps_refine_as_eager_ones_do():
     card, jobs = torch.device("cuda"), []
     for capture in (False, True):
-        job = start(configure(REFINE, refine=6), Engine(card, "fp32", compile=capture, capture=capture))
+        job = start(REFINE.with_(self_training=6), Engine(card, "fp32", compile=capture, capture=capture))
         jobs.append(job)
         while not job.done:
             job.advance()
@@ -167,7 +169,7 @@ def test_it_resumes_exactly(tmp_path, stop):
 
     def interrupt(job):
         nonlocal steps
-        steps += isinstance(job, Refiner)
+        steps += isinstance(job, SelfTrainer)
         if steps == stop:
             raise InterruptedError
 
@@ -179,7 +181,7 @@ def test_it_resumes_exactly(tmp_path, stop):
     assert metrics[0] == metrics[1]
 
 
-@pytest.mark.parametrize("refine", [2, 0], ids=["refining", "features alone"])
+@pytest.mark.parametrize("self_training", [2, 0], ids=["refining", "features alone"])
 def test_another_encoder_does_not_go_on_where_the_first_one_was(tmp_path, refine):
     def put(seed):
         body, _ = build_body("cnn", (1, 8, 8), seed, True)
@@ -187,11 +189,11 @@ def test_another_encoder_does_not_go_on_where_the_first_one_was(tmp_path, refine
         files.write(tmp_path / "encoder.safetensors", body.state_dict(), record)
 
     def interrupt(job):
-        if isinstance(job, Refiner) == bool(refine) and job.steps_before() == 5:
+        if isinstance(job, SelfTrainer) == bool(refine) and job.steps_before() == 5:
             raise InterruptedError
 
     put(0)
-    config = configure(REFINE, encoder=f"run:{tmp_path}", refine=refine)
+    config = REFINE.with_(encoder=f"run:{tmp_path}", self_training=refine)
     with pytest.raises(InterruptedError):
         run(config, tmp_path / "run", device="cpu", progress=interrupt, checkpoint_seconds=0)
     put(1)
@@ -203,7 +205,7 @@ def test_another_encoder_does_not_go_on_where_the_first_one_was(tmp_path, refine
 
 def test_the_augmentation_can_be_chosen():
     policies = [
-        start(configure(REFINE, refine_policy=name), "cpu").policy for name in ("none", "cutout", "randaugment")
+        start(REFINE.with_(self_training_policy=name), "cpu").policy for name in ("none", "cutout", "randaugment")
     ]
     assert [None if p is None else type(p).__name__ for p in policies] == [None, "Cutout", "RandAugment"]
 
@@ -222,9 +224,9 @@ def test_an_estimated_matrix_serves_both_trainings(monkeypatch):
     made = []
     estimate = runner.transitions.estimate_transition
     monkeypatch.setattr(runner.transitions, "estimate_transition", lambda *a: made.append(estimate(*a)) or made[-1])
-    job = start(configure(REFINE, loss="fwd", transition="estimate", estimate_epochs=1), "cpu")
+    job = start(REFINE.with_(loss="fwd", transition="estimate", estimate_epochs=1), "cpu")
     assert len(made) == 1
-    assert torch.equal(job.problem.transition, made[0])
+    assert torch.equal(job.task.transition, made[0])
     assert torch.equal(job.loss_transition, made[0].float())
 
 
@@ -232,9 +234,9 @@ def test_the_estimator_refines_too():
     dataset = data.load("digits")
     images, truth = dataset.train.inputs[:, 0].numpy(), dataset.train.truth.numpy()
     not_y = (truth + np.random.default_rng(0).integers(1, 10, len(truth))) % 10
-    options = {"inputs": "features", "encoder": "random", "mix": "none", "epochs": 1, "refine": 1}
+    options = {"inputs": "features", "encoder": "random", "mix": "none", "epochs": 1, "self_training": 1}
     model = ComplementaryClassifier(**options).fit(images, not_y)
-    assert isinstance(model.trainer_, Refiner)
+    assert isinstance(model.trainer_, SelfTrainer)
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict_proba(images[:3]), model.predict_proba(images[:3]))
 
@@ -242,7 +244,7 @@ def test_the_estimator_refines_too():
 def test_progress_tells_the_first_training_from_the_second():
     seen = []
     run(REFINE, device="cpu", progress=lambda job: seen.append((job.stage, type(job).__name__, job.epochs)))
-    assert list(dict.fromkeys(seen)) == [("on features, ", "Trainer", 2), ("refining, ", "Refiner", 2)]
+    assert list(dict.fromkeys(seen)) == [("on features, ", "Trainer", 2), ("refining, ", "SelfTrainer", 2)]
 
 
 def test_a_refined_network_serves_as_an_encoder(tmp_path):
@@ -256,20 +258,20 @@ def test_a_refined_network_serves_as_an_encoder(tmp_path):
 
 def test_refining_needs_features():
     with pytest.raises(UserError, match=r"Refining \(--refine\) begins with a classifier on features; add --inputs"):
-        configure(refine=3)
+        Config.of(self_training=3)
 
 
 def test_what_is_wrong_with_the_pictures_is_said_before_anything_is_trained():
     with pytest.raises(UserError, match="The crop padding is 9, but the pictures are only 8 x 8"):
-        run(configure(REFINE, padding=9), device="cpu", progress=lambda job: pytest.fail("trained"))
+        run(REFINE.with_(padding=9), device="cpu", progress=lambda job: pytest.fail("trained"))
 
 
 def test_a_rate_that_is_too_high_is_named():
     with pytest.raises(UserError, match="Try a lower --refine-lr, and look"):
-        run(configure(REFINE, refine_lr=1e30), device="cpu")
+        run(REFINE.with_(self_training_lr=1e30), device="cpu")
 
 
-@pytest.mark.parametrize(("name", "value"), [("refine", -1), ("refine_lr", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("self_training", -1), ("self_training_lr", 0.0)])
 def test_numbers_that_mean_nothing_are_refused(name, value):
     with pytest.raises(UserError, match=f"The option {name.replace('_', '-')} is {value}"):
-        configure(inputs="features", **{name: value})
+        Config.of(inputs="features", **{name: value})

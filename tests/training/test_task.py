@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from complementary import transitions
-from complementary.config import configure
+from complementary.config import Config
 from complementary.data import Dataset, Split, load
 from complementary.errors import UserError
 from complementary.training.task import build_mixer, hold_out, prepare, training_truth
@@ -11,13 +11,13 @@ from complementary.training.task import build_mixer, hold_out, prepare, training
 
 def test_truth_stays_out_of_the_problem():
     """No tensor of the training side holds, or can be told from, the true labels."""
-    problem = prepare(configure(mix="icm"))
-    truth = training_truth(configure(mix="icm"))
+    task = prepare(Config.of(mix="icm"))
+    truth = training_truth(Config.of(mix="icm"))
     rows = torch.arange(len(truth))
-    assert len(truth) == len(problem.inputs)
-    assert problem.excluded[rows, truth].sum() == 0
+    assert len(truth) == len(task.inputs)
+    assert task.excluded[rows, truth].sum() == 0
     assert not any(
-        isinstance(v, torch.Tensor) and v.shape == truth.shape and torch.equal(v, truth) for v in vars(problem).values()
+        isinstance(v, torch.Tensor) and v.shape == truth.shape and torch.equal(v, truth) for v in vars(task).values()
     )
 
 
@@ -29,29 +29,29 @@ def test_holdout_is_disjoint_and_complete():
 
 
 def test_training_truth_belongs_to_the_training_inputs():
-    config = configure(long_tail=10.0, seed=4)
-    dataset, problem = load("digits"), prepare(config)
+    config = Config.of(long_tail=10.0, seed=4)
+    dataset, task = load("digits"), prepare(config)
     flat = {bytes(x.numpy().tobytes()): int(y) for x, y in zip(dataset.train.inputs, dataset.train.truth, strict=True)}
     truth = training_truth(config)
-    assert [flat[x.numpy().tobytes()] for x in problem.inputs] == truth.tolist()
+    assert [flat[x.numpy().tobytes()] for x in task.inputs] == truth.tolist()
 
 
 @pytest.mark.parametrize("per_example", [1, 3])
 def test_labels_per_example(per_example):
-    problem = prepare(configure(mix="none", per_example=per_example))
-    assert (problem.excluded.sum(1) == per_example).all()
+    task = prepare(Config.of(mix="none", per_example=per_example))
+    assert (task.excluded.sum(1) == per_example).all()
 
 
 def test_matrices_for_loss_and_for_selection():
-    biased = prepare(configure(labels="biased:5", mix="none"))
+    biased = prepare(Config.of(labels="biased:5", mix="none"))
     assert torch.equal(biased.transition, transitions.biased(10, 5))
     assert torch.equal(biased.loss_transition, biased.transition)
-    told = prepare(configure(labels="biased:5", transition="uniform", mix="none"))
+    told = prepare(Config.of(labels="biased:5", transition="uniform", mix="none"))
     assert torch.equal(told.transition, transitions.uniform(10))
-    oracle = prepare(configure(labels="biased:5", transition="oracle", mix="none", holdout=0.0))
+    oracle = prepare(Config.of(labels="biased:5", transition="oracle", mix="none", holdout=0.0))
     assert torch.equal(oracle.transition, transitions.biased(10, 5)), "selection must not see the oracle"
     counted = transitions.empirical_transition(
-        training_truth(configure(labels="biased:5", holdout=0.0)), oracle.excluded
+        training_truth(Config.of(labels="biased:5", holdout=0.0)), oracle.excluded
     )
     assert torch.equal(oracle.loss_transition, counted)
     assert oracle.facts["uses_oracle"]
@@ -59,34 +59,34 @@ def test_matrices_for_loss_and_for_selection():
 
 
 def test_oracle_mixers_are_marked_and_given_the_truth():
-    problem = prepare(configure(mix="intra-class"))
-    assert problem.facts["uses_oracle"]
-    assert problem.facts["oracle_noise_ratio"] == 0
-    assert torch.equal(problem.group, training_truth(configure(mix="intra-class")))
+    task = prepare(Config.of(mix="intra-class"))
+    assert task.facts["uses_oracle"]
+    assert task.facts["oracle_noise_ratio"] == 0
+    assert torch.equal(task.group, training_truth(Config.of(mix="intra-class")))
 
 
 def test_clusters_lower_the_noise_of_mixing():
-    noise = {mix: prepare(configure(mix=mix)).facts["oracle_noise_ratio"] for mix in ("none", "mixup", "icm", "micm")}
+    noise = {mix: prepare(Config.of(mix=mix)).facts["oracle_noise_ratio"] for mix in ("none", "mixup", "icm", "micm")}
     assert noise["none"] == 0
     assert noise["mixup"] == pytest.approx(0.189, abs=0.02)
     assert noise["icm"] < noise["micm"] < 0.07
 
 
 def test_partners_from_the_whole_set_leave_nobody_alone():
-    config = configure(mix="icm", partners_from="dataset", batch=16, clusters=20)
-    problem = prepare(config)
-    mixer = build_mixer(config, problem, None)
+    config = Config.of(mix="icm", partners_from="dataset", batch=16, clusters=20)
+    task = prepare(config)
+    mixer = build_mixer(config, task, None)
     index = torch.arange(16)
-    chosen, found = mixer.choose(problem.excluded[index].float(), None, index=index)
+    chosen, found = mixer.choose(task.excluded[index].float(), None, index=index)
     assert found.all()
-    assert torch.equal(problem.group[chosen[:, 0]], problem.group[index])
+    assert torch.equal(task.group[chosen[:, 0]], task.group[index])
     assert (chosen[:, 0] != index).all()
 
 
 def test_embeddings_from_a_file_follow_the_subset(tmp_path):
     dataset = load("digits")
     np.save(tmp_path / "z.npy", np.eye(10)[dataset.train.truth.numpy()] * 3)  # a perfect encoder
-    config = configure(mix="icm", clusters=10, encoder=f"embeddings:{tmp_path / 'z.npy'}", long_tail=5.0)
+    config = Config.of(mix="icm", clusters=10, encoder=f"embeddings:{tmp_path / 'z.npy'}", long_tail=5.0)
     assert prepare(config).facts["oracle_noise_ratio"] == 0
 
 
@@ -109,7 +109,7 @@ def test_embeddings_from_a_file_follow_the_subset(tmp_path):
 )
 def test_bad_settings_are_one_sentence(options, said):
     with pytest.raises(UserError) as caught:
-        prepare(configure(**options))
+        prepare(Config.of(**options))
     assert said in str(caught.value)
 
 
@@ -123,10 +123,10 @@ def test_what_needs_truth_says_so():
         ({"transition": "oracle"}, "--transition oracle counts the true labels"),
     ):
         with pytest.raises(UserError, match=said):
-            prepare(configure(batch=8, **options), dataset)
+            prepare(Config.of(batch=8, **options), dataset)
 
 
 def test_embeddings_of_the_wrong_length_are_refused(tmp_path):
     np.save(tmp_path / "z.npy", np.ones((10, 3)))
     with pytest.raises(UserError, match=r"have shape \[10, 3\]; wanted one row per training example"):
-        prepare(configure(encoder=f"embeddings:{tmp_path / 'z.npy'}"))
+        prepare(Config.of(encoder=f"embeddings:{tmp_path / 'z.npy'}"))

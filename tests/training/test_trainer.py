@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from complementary.config import configure
+from complementary.config import Config
 from complementary.engine.run_folder import loop
 from complementary.errors import UserError
 from complementary.losses import LOSSES
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_any_loss_goes_with_any_mixer_and_any_number_of_labels(loss, mix):
     for per_example in (1, 4):
-        config = configure(loss=loss, mix=mix, clusters=20, restarts=1, epochs=1, per_example=per_example)
+        config = Config.of(loss=loss, mix=mix, clusters=20, restarts=1, epochs=1, per_example=per_example)
         trainer = start(config, "cpu")
         before = [p.clone() for p in trainer.model.parameters()]
         loop(trainer)
@@ -28,13 +28,13 @@ def test_any_loss_goes_with_any_mixer_and_any_number_of_labels(loss, mix):
 @pytest.mark.parametrize("share", ["new-data", "soft-label", "hard-label"])
 @pytest.mark.parametrize("partners_from", ["batch", "dataset"])
 def test_sharing_modes_and_pools_train(share, partners_from):
-    result = run(configure(mix="icm", share=share, partners_from=partners_from, clusters=20, restarts=1, epochs=30))
+    result = run(Config.of(mix="icm", share=share, partners_from=partners_from, clusters=20, restarts=1, epochs=30))
     assert result["accuracy_last"] > 0.3
 
 
 def test_the_step_is_what_the_formulas_say():
     """One update without mixing, beside Adam written out by hand."""
-    config = configure(mix="none", model="linear", epochs=1, batch=64, lr=0.01, weight_decay=0.1)
+    config = Config.of(mix="none", model="linear", epochs=1, batch=64, lr=0.01, weight_decay=0.1)
     trainer = start(config, "cpu")
     weight = trainer.model.fc.weight.detach().clone().double()
     bias = trainer.model.fc.bias.detach().clone().double()
@@ -55,19 +55,19 @@ def test_the_step_is_what_the_formulas_say():
 
 def test_examples_left_out_do_not_dilute_the_loss():
     """Everybody alone but two: the loss is the mean over those two, not over the batch."""
-    config = configure(mix="icm", model="linear", clusters=20, restarts=1, batch=8)
-    problem = prepare(config)
-    problem.group[:8] = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
+    config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=8)
+    task = prepare(config)
+    task.group[:8] = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
     means = {}
     for alone in ("skip", "black"):
-        trainer = Trainer(configure(config, alone=alone), problem, CPU)
+        trainer = Trainer(config.with_(alone=alone), task, CPU)
         means[alone] = float(trainer.step(torch.arange(8), torch.Generator().manual_seed(0)))
     assert means["skip"] == pytest.approx(4 * means["black"], rel=1e-5)
 
 
 def test_the_clean_pass_updates_only_batch_norm_statistics():
-    config = configure(mix="icm", model="cnn", clusters=20, restarts=1, batch=64, lr=1e-9)
-    plain, clean = (start(configure(config, clean_pass=c), "cpu") for c in (False, True))
+    config = Config.of(mix="icm", model="cnn", clusters=20, restarts=1, batch=64, lr=1e-9)
+    plain, clean = (start(config.with_(clean_pass=c), "cpu") for c in (False, True))
     index = torch.arange(64)
     for trainer in (plain, clean):
         trainer.step(index, torch.Generator().manual_seed(0))
@@ -80,14 +80,14 @@ def test_the_clean_pass_updates_only_batch_norm_statistics():
 def test_adam_is_forgotten_at_every_epoch_only_when_asked():
     counts = {}
     for reset in (False, True):
-        trainer = start(configure(mix="none", model="linear", epochs=3, batch=512, reset_optimizer=reset), "cpu")
+        trainer = start(Config.of(mix="none", model="linear", epochs=3, batch=512, reset_optimizer=reset), "cpu")
         loop(trainer)
         counts[reset] = int(trainer.optimiser.state_dict()["state"][0]["step"])
     assert counts == {False: 6, True: 2}
 
 
 def test_every_example_is_seen_at_most_once_an_epoch_in_a_new_order():
-    trainer = start(configure(mix="none", model="linear", batch=512, epochs=2), "cpu")
+    trainer = start(Config.of(mix="none", model="linear", batch=512, epochs=2), "cpu")
     trainer.advance()
     first = trainer.order.clone()
     assert first.sort().values.tolist() == list(range(1293))
@@ -98,7 +98,7 @@ def test_every_example_is_seen_at_most_once_an_epoch_in_a_new_order():
 
 
 def test_a_trainer_restored_in_mid_epoch_goes_on_exactly():
-    config = configure(mix="micm", clusters=20, restarts=1, batch=128, epochs=2)
+    config = Config.of(mix="micm", clusters=20, restarts=1, batch=128, epochs=2)
     whole, half = start(config, "cpu"), start(config, "cpu")
     for _ in range(13):
         whole.advance()
@@ -115,7 +115,7 @@ def test_a_trainer_restored_in_mid_epoch_goes_on_exactly():
 
 
 def test_evaluation_changes_nothing():
-    trainer = start(configure(model="cnn", clusters=20, restarts=1, epochs=1), "cpu")
+    trainer = start(Config.of(model="cnn", clusters=20, restarts=1, epochs=1), "cpu")
     before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
     assert trainer.evaluate() == trainer.evaluate()
     assert all(torch.equal(v, before[k]) for k, v in trainer.model.state_dict().items())
@@ -123,12 +123,12 @@ def test_evaluation_changes_nothing():
 
 def test_padding_wider_than_the_picture_is_refused():
     with pytest.raises(UserError, match="The crop padding is 8, but the pictures are only 8 x 8"):
-        start(configure(padding=8, mix="none"), "cpu")
+        start(Config.of(padding=8, mix="none"), "cpu")
 
 
 def test_digits_are_learned_from_what_they_are_not():
     """The point of it all: far above the 10 % of chance, from complementary labels alone."""
-    result = run(configure(mix="icm", epochs=60, batch=128, per_example=3))
+    result = run(Config.of(mix="icm", epochs=60, batch=128, per_example=3))
     assert result["accuracy_last"] > 0.85
     assert result["accuracy_selected"] > 0.8
     assert abs(result["estimated_accuracy_selected"] - result["accuracy_selected"]) < 0.25

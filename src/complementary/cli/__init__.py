@@ -62,15 +62,15 @@ def _guarded(who: str, call: Callable[[], None]) -> int:
 
     try:
         call()
-    except UserError as problem:
-        fail(who, str(problem))
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").split(".")[0] == "complementary":
+    except UserError as error:
+        fail(who, str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "complementary":
             raise
-        fail(who, f"the package {problem.name} is missing; pip install 'complementary[cli]' brings it.")
+        fail(who, f"the package {error.name} is missing; pip install 'complementary[cli]' brings it.")
     except BrokenPipeError:  # the reader, such as head, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
-    except KeyboardInterrupt as problem:
-        print(f"\n{who}: {str(problem) or 'stopped'}.", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{who}: {str(error) or 'stopped'}.", file=sys.stderr)
         return 130
     return 0

@@ -16,11 +16,11 @@ from complementary.clusters import assignments
 from complementary.clusters.assign import clusters_of, features_of, points_of, source_of
 from complementary.clusters.features import embed_test
 from complementary.clusters.judge import Choice, judge, measure, page, probe, recommendation, rows
-from complementary.config import ClusterConfig, Config, DataConfig, configure, require
+from complementary.config import ClusterConfig, Config, DatasetConfig
 from complementary.data import Dataset, Split
 from complementary.data.selection import supervise
 from complementary.engine.backend import versions
-from complementary.errors import UserError
+from complementary.errors import UserError, require
 from complementary.files import write_bytes
 from complementary.reports.terminal import to_stderr
 
@@ -32,8 +32,8 @@ class Cluster:
     Example: cll cluster --data digits --clusters 50 --report clusters.html --out clusters.safetensors
     """
 
-    source: DataConfig = field(default_factory=DataConfig)
-    grouping: ClusterConfig = field(default_factory=ClusterConfig)
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     seed: int = 0
     """As in cll train: decides subset, labels and k-means starts."""
     batch: int = 512
@@ -57,7 +57,7 @@ class Cluster:
 
     def config(self) -> Config:
         """The configuration of a training with these clusters."""
-        return Config(source=self.source, grouping=self.grouping, seed=self.seed)
+        return Config(dataset=self.dataset, cluster=self.cluster, seed=self.seed)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Work:
 
     def features(self) -> Tensor | None:
         """What the encoder sees: unit vectors [M, D]; None where clusters come from a file."""
-        if self.config.grouping.assignments:
+        if self.config.cluster.assignments:
             return None
         return features_of(self.config, self.dataset, self.chosen)
 
@@ -87,21 +87,21 @@ class Work:
 
     def clusters(self, count: int, points: Tensor | None) -> Tensor:
         """The assignment int [M] to ``count`` clusters."""
-        return clusters_of(configure(self.config, clusters=count), self.dataset, self.chosen, points=points)
+        return clusters_of(self.config.with_(clusters=count), self.dataset, self.chosen, points=points)
 
 
 def main(arguments: list[str]) -> None:
     """The command ``cll cluster``."""
     with own_sentences():
         options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
-    if options.source.inputs != "raw":
+    if options.dataset.inputs != "raw":
         raise UserError("--inputs is for cll train; what is clustered here is what --encoder says. Leave it out.")
     _check(options.out, options.report, options.json)
     work, probing = start(options.config()), options.probe or options.json is not None
     comparing = probing or options.report is not None
     features = work.features() if comparing else None  # embedded once, for all numbers of clusters
     points = None if features is None else points_of(work.config, work.dataset, work.chosen, features=features)
-    assignment = work.clusters(options.grouping.clusters, points)
+    assignment = work.clusters(options.cluster.clusters, points)
     if comparing:
         _judging(assignment)
     figures = measure(assignment, work.excluded, work.generating, work.split.truth, options.batch)
@@ -129,7 +129,7 @@ def _check(*paths: Path | None) -> None:
 
 def start(config: Config) -> Work:
     """Load the examples of ``config`` and draw their labels."""
-    dataset = data.load(config.source.data)
+    dataset = data.load(config.dataset.data)
     chosen, generating, excluded = supervise(config, dataset)
     return Work(config, dataset, chosen, generating, excluded, dataset.train.take(chosen))
 
@@ -143,10 +143,10 @@ def _print(rows: list[list[str]]) -> None:
 
 def _store(path: Path, work: Work, assignment: Tensor) -> None:
     config = work.config
-    made_by = asdict(config.source) | asdict(config.grouping) | {"seed": config.seed}
-    count = config.grouping.clusters
-    if config.grouping.assignments is not None:  # what it was made by stays true
-        _, record = assignments.read(Path(config.grouping.assignments))
+    made_by = asdict(config.dataset) | asdict(config.cluster) | {"seed": config.seed}
+    count = config.cluster.clusters
+    if config.cluster.assignments is not None:  # what it was made by stays true
+        _, record = assignments.read(Path(config.cluster.assignments))
         made_by, count = record["made_by"], record["clusters"]
     assignments.write(path, assignment, count, work.split.inputs, made_by)
     Console().print(f"Assignment of {len(assignment):,} examples: {path}", soft_wrap=True)
@@ -188,7 +188,7 @@ def _probe(options: Cluster, work: Work, features: Tensor | None, found: dict[in
     Console().print(f"\n{HEADING}", soft_wrap=True)
     _print(rows(figures))
     if options.json is not None:
-        made_by = asdict(work.config.source) | asdict(work.config.grouping)
+        made_by = asdict(work.config.dataset) | asdict(work.config.cluster)
         made_by |= {"seed": options.seed, "batch": options.batch, "versions": versions()}
         write_bytes(options.json, (json.dumps(figures | {"made_by": made_by}, indent=1) + "\n").encode())
         Console().print(f"Figures: {options.json}", soft_wrap=True)

@@ -55,8 +55,8 @@ def _named(root: Path, name: str) -> tuple[str, ...]:
 def _imported(root: Path, name: str) -> tuple[str, ...]:
     try:
         manifest = cache.read_manifest(root, name)
-    except cache.Damaged as problem:
-        return (name, *[""] * 5, f"damaged: {problem}")
+    except cache.Damaged as error:
+        return (name, *[""] * 5, f"damaged: {error}")
     if manifest is None:
         return (name, *[""] * 5, "gone")
     arrays = manifest["arrays"]
@@ -195,13 +195,13 @@ def _class_counts(split: Split | None, classes: int) -> list[str]:
 
 def relabel(dataset: Dataset, labels: str, per_example: int, long_tail: float, seed: int) -> tuple[Dataset, str]:
     """``dataset`` with the examples and labels that ``cll train`` would take, and words that say so."""
-    from complementary.config import configure  # below this package, so only where it is needed
+    from complementary.config import Config  # below this package, so only where it is needed
     from complementary.data.selection import supervise
 
     train = dataset.train
     if labels == "given" and long_tail == 1:
         return dataset, "" if train.excluded is None else "labels as given"
-    config = configure(labels=labels, per_example=per_example, long_tail=long_tail, seed=seed)
+    config = Config.of(labels=labels, per_example=per_example, long_tail=long_tail, seed=seed)
     chosen, _, excluded = supervise(config, dataset)
     train = dataclasses.replace(train.take(chosen), excluded=excluded)
     words = "labels as given" if labels == "given" else f"labels {labels}, {per_example} per example, seed {seed}"

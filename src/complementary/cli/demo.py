@@ -23,10 +23,9 @@ from torch import Tensor
 from complementary import data, oracle
 from complementary.augment.crop import normalise
 from complementary.clusters.features import stage
-from complementary.config import Config, configure
-from complementary.encoders.pretrain import PretrainConfig
+from complementary.config import Config, PretrainConfig
 from complementary.engine.backend import device_name, versions
-from complementary.engine.loop import Job
+from complementary.engine.loop import TrainingLoop
 from complementary.engine.run_folder import loop
 from complementary.files import write_bytes
 from complementary.reports import figures
@@ -74,7 +73,7 @@ def main(arguments: list[str]) -> None:
     console.print(encoder_sentence(results))
     options.out.mkdir(parents=True, exist_ok=True)
     write_bytes(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
-    encoder = next(r["config"]["grouping"]["encoder"] for r in results)
+    encoder = next(r["config"]["cluster"]["encoder"] for r in results)
     write_bytes(options.out / "report.html", page(results, setting(options, encoder, "icm", 0)).encode())
     seconds = time.perf_counter() - started
     console.print(
@@ -95,13 +94,13 @@ def one_thread() -> Iterator[None]:
 
 def pretraining(options: Demo) -> PretrainConfig:
     """SimSiam for images of 8 x 8 pixels: gentler crops and a higher learning rate than for photographs."""
-    return PretrainConfig(epochs=options.pretrain_epochs, batch=256, lr=0.2, smallest=0.6)
+    return PretrainConfig(epochs=options.pretrain_epochs, batch=256, lr=0.2, min_scale=0.6)
 
 
 def setting(options: Demo, encoder: str, name: str, seed: int) -> Config:
     """The configuration of one of the demo's runs."""
     chosen: dict[str, Any] = {"clusters": options.clusters, "encoder": encoder, "mix": name}
-    return configure(data="digits", epochs=options.epochs, batch=128, seed=seed, **chosen)
+    return Config.of(data="digits", epochs=options.epochs, batch=128, seed=seed, **chosen)
 
 
 def run_all(options: Demo) -> list[dict[str, Any]]:
@@ -127,21 +126,21 @@ def run_all(options: Demo) -> list[dict[str, Any]]:
     return results
 
 
-def _each_epoch(advance: Callable[[], None]) -> Callable[[Job], None]:
-    def progress(job: Job) -> None:
+def _each_epoch(advance: Callable[[], None]) -> Callable[[TrainingLoop], None]:
+    def progress(job: TrainingLoop) -> None:
         if job.step_in_epoch == 0:
             advance()
 
     return progress
 
 
-def _run_one(config: Config, progress: Callable[[Job], None]) -> dict[str, Any]:
+def _run_one(config: Config, progress: Callable[[TrainingLoop], None]) -> dict[str, Any]:
     started = time.perf_counter()
     trainer = start(config, device="cpu")
     loop(trainer, progress=progress)
     result = {"mix": config.mixing.mix, "seconds": time.perf_counter() - started, "history": trainer.history}
     if config.mixing.mix == "icm":  # what the encoder is worth: the same with clusters of raw pixels
-        result["noise_ratio_pixels"] = prepare(configure(config, encoder="pixels")).facts["oracle_noise_ratio"]
+        result["noise_ratio_pixels"] = prepare(config.with_(encoder="pixels")).facts["oracle_noise_ratio"]
     return result | summarise(trainer)
 
 
@@ -217,18 +216,18 @@ def page(results: list[dict[str, Any]], config: Config) -> str:
 
 def mixed_digits(config: Config, name: str, count: int = 8) -> Any:
     """A figure of mixes as the training step makes them: member images, the mix, and its soft label."""
-    problem = prepare(configure(config, mix=name))
-    mixer = build_mixer(configure(config, mix=name), problem, None)
+    task = prepare(config.with_(mix=name))
+    mixer = build_mixer(config.with_(mix=name), task, None)
     assert mixer is not None  # "none" is not drawn
-    x = normalise(problem.inputs, problem.mean, problem.std)[: config.training.batch]
-    excluded = problem.excluded[: len(x)].float()
-    group = None if problem.group is None else problem.group[: len(x)]
+    x = normalise(task.inputs, task.mean, task.std)[: config.training.batch]
+    excluded = task.excluded[: len(x)].float()
+    group = None if task.group is None else task.group[: len(x)]
     # the same address twice: first to see which partners are drawn, then to mix with exactly those
     chosen, found = mixer.choose(excluded, group, generator=generator(config.seed, "picture"))
     mixed, soft = mixer(x, excluded, group, generator=generator(config.seed, "picture"))
     members = torch.cat([torch.arange(len(x))[:, None], chosen], 1)
     shown = found.nonzero()[:count, 0]
-    lies = oracle.is_noisy(members, training_truth(config), problem.excluded)
+    lies = oracle.is_noisy(members, training_truth(config), task.excluded)
     return _draw(name, [*x[members].unbind(1), mixed], soft, lies, shown)
 
 

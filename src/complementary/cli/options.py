@@ -14,10 +14,10 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from complementary.config import AnySettings, read_toml
+from complementary.config import AnyConfig, read_toml
 from complementary.engine.backend import Engine
-from complementary.engine.distributed import ALONE, Team
-from complementary.engine.loop import Job
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
 from complementary.reports.terminal import EVERY, Pace
 
@@ -50,11 +50,16 @@ class Where:
     checkpoint_seconds: float = 30.0
     """How often the state is saved, so that a killed run can be resumed."""
 
-    def how(self, team: Team = ALONE) -> dict[str, Any]:
-        """What `runner.run` and `pretrain.pretrain` want to know of it; a team's processes have a device each."""
-        device = self.device if team.size == 1 else str(team.device)
+    def how(self, processes: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
+        """What `runner.run` and `pretrain.pretrain` want to know of it; a processes's processes have a device each."""
+        device = self.device if processes.size == 1 else str(processes.device)
         engine = Engine.choose(device, self.precision, self.compile, self.deterministic, self.stream)
-        return {"resume": self.resume, "device": engine, "checkpoint_seconds": self.checkpoint_seconds, "team": team}
+        return {
+            "resume": self.resume,
+            "device": engine,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "processes": processes,
+        }
 
 
 def check_resume(where: Where, out: Path) -> None:
@@ -64,11 +69,11 @@ def check_resume(where: Where, out: Path) -> None:
 
 
 def parse(
-    kind: type[AnyOptions], settings: type[AnySettings], arguments: list[str], prog: str
-) -> tuple[AnyOptions, AnySettings]:
+    kind: type[AnyOptions], settings: type[AnyConfig], arguments: list[str], prog: str
+) -> tuple[AnyOptions, AnyConfig]:
     """Read the command line of ``kind`` (a class that has all options of ``settings``) -> (all options, settings)."""
     base = read_toml(path, settings) if (path := _base(arguments)) else settings()
-    names = [f.name for f in fields(settings)]
+    names = [f.name for f in fields(settings)]  # type: ignore[arg-type]
     parser: Any = tyro.conf.configure(tyro.conf.OmitArgPrefixes)(kind)
     default = kind(**{name: getattr(base, name) for name in names})
     with own_sentences():
@@ -124,7 +129,7 @@ def default_folder(data: str, *rest: object) -> Path:
 
 
 @contextlib.contextmanager
-def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
+def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[TrainingLoop], None]]:
     """A progress bar that vanishes when done -> the function to call after each step.
 
     ``shown``: which figures of the last epoch to show, and under which names.
@@ -142,7 +147,7 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, epoch="epoch -", say="preparing data")
 
-        def show(job: Job) -> None:
+        def show(job: TrainingLoop) -> None:
             row = job.history[-1] if job.history else {}
             bar.update(
                 task,
@@ -155,11 +160,11 @@ def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[Job], None]]:
         yield show
 
 
-def _lines(shown: dict[str, str], console: Console) -> Callable[[Job], None]:
+def _lines(shown: dict[str, str], console: Console) -> Callable[[TrainingLoop], None]:
     """The same for a log file: a line after the first epoch, and whenever there was none for a while."""
     pace, closed = Pace(EVERY), False  # closed: whether a line told of a whole epoch
 
-    def show(job: Job) -> None:
+    def show(job: TrainingLoop) -> None:
         nonlocal closed
         first = job.step_in_epoch == 0 and not closed
         if job.done or not pace.due(anyway=first):

@@ -9,8 +9,7 @@ import tyro
 
 from complementary.cli.options import OptionalInt, OptionalPath
 from complementary.cli.sweep import Execution, run_cells
-from complementary.config import require
-from complementary.errors import UserError
+from complementary.errors import UserError, require
 from complementary.files import write_bytes
 from complementary.paper import figures, gradients, noise, overview, page, pictures
 from complementary.paper import store as results

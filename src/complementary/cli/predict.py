@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> None:
         return
     try:
         options.out.write_text(table.getvalue(), encoding="utf-8")
-    except OSError as problem:
-        raise UserError(f"{options.out} cannot be written ({problem.strerror}).") from None
+    except OSError as error:
+        raise UserError(f"{options.out} cannot be written ({error.strerror}).") from None
     print(f"{len(lines) - 1:,} predictions: {options.out}")
 
 

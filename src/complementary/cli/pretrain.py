@@ -9,8 +9,9 @@ from rich.console import Console
 
 from complementary import data
 from complementary.cli.options import Where, check_resume, default_folder, epochs_bar, parse
+from complementary.config import PretrainConfig
 from complementary.data import Dataset
-from complementary.encoders.pretrain import PretrainConfig, check_images, chosen_images, pretrain, views_for
+from complementary.encoders.pretrain import check_images, chosen_images, pretrain, views_for
 from complementary.engine.distributed import joined
 from complementary.files import write_bytes
 from complementary.reports import figures
@@ -37,12 +38,12 @@ def main(arguments: list[str]) -> None:
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
     out = options.out or default_folder(config.data, config.encoder, config.seed)
-    with joined("cll pretrain", options.device) as team:
+    with joined("cll pretrain", options.device) as processes:
         check_resume(options, out)
         shown = {"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}
-        with epochs_bar(shown) if team.leads else nullcontext() as progress:
-            result = pretrain(config, out, progress=progress, **options.how(team))
-    if not team.leads:
+        with epochs_bar(shown) if processes.is_main else nullcontext() as progress:
+            result = pretrain(config, out, progress=progress, **options.how(processes))
+    if not processes.is_main:
         return
     knn = "" if result["oracle_knn"] is None else f", kNN {100 * result['oracle_knn']:.2f} % (oracle)"
     console.print(f"loss {result['loss_last']:.4f}, collapse gauge {result['gauge_last']:.2f} (healthy: near 1){knn}")

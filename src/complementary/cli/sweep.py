@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from complementary import data
-from complementary.config import require
-from complementary.errors import UserError
+from complementary.errors import UserError, require
 from complementary.reports.tables import counted
 from complementary.sweeps.executors import Executor
 from complementary.sweeps.folder import SweepFolder
@@ -128,7 +127,7 @@ def run_grid(options: SweepOptions) -> None:
 
 def check_data(cells: list[Cell]) -> None:
     """Raise if a dataset is neither known nor there; nothing is fetched, and no large file is read."""
-    for name in dict.fromkeys(cell.config.source.data for cell in cells):
+    for name in dict.fromkeys(cell.config.dataset.data for cell in cells):
         known = Path(name).exists() if name.endswith(".npz") else name == "digits" or name in data.TABLE
         if not known:
             data.load(name)  # a set of the user's own, or else a sentence

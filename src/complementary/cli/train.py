@@ -26,13 +26,13 @@ class Train(Where, Config):
 def main(arguments: list[str]) -> None:
     """The command ``cll train``."""
     options, config = parse(Train, Config, arguments, "cll train")
-    out = options.out or default_folder(config.source.data, config.training.loss, config.mixing.mix, config.seed)
-    with joined("cll train", options.device) as team:
+    out = options.out or default_folder(config.dataset.data, config.training.loss, config.mixing.mix, config.seed)
+    with joined("cll train", options.device) as processes:
         check_resume(options, out)
         shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test"}
-        with epochs_bar(shown) if team.leads else nullcontext() as progress:
-            result = run(config, out, progress=progress, **options.how(team))
-    if team.leads:
+        with epochs_bar(shown) if processes.is_main else nullcontext() as progress:
+            result = run(config, out, progress=progress, **options.how(processes))
+    if processes.is_main:
         report(result, out)
 
 

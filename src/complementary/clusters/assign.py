@@ -1,6 +1,7 @@
 """The groups that a mixer mixes inside: clusters of what an encoder sees, or for oracles the true classes."""
 
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def clusters_of(
 
     ``points`` [M, D]: what `points_of` gives, if it is known already.
     """
-    grouping, inputs = config.grouping, rows_of(dataset.train.inputs, chosen)
+    grouping, inputs = config.cluster, rows_of(dataset.train.inputs, chosen)
     if grouping.assignments is not None:
         return assignments.read(Path(grouping.assignments), inputs)[0]
     if grouping.clusters == 0:
@@ -66,9 +67,9 @@ def clusters_of(
 
 def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
     """k-means with this configuration's seed and restarts: points [M, D] as `points_of` gives them -> int64 [M]."""
-    if config.grouping.clustering == "spectral":
+    if config.cluster.clustering == "spectral":
         points = leading(points, clusters)
-    return kmeans(points, clusters, address(config.seed, "clusters"), config.grouping.restarts).assignment
+    return kmeans(points, clusters, address(config.seed, "clusters"), config.cluster.restarts).assignment
 
 
 def points_of(
@@ -82,7 +83,7 @@ def points_of(
     def seen() -> Tensor:
         return features_of(config, dataset, chosen, device) if features is None else features
 
-    if config.grouping.clustering == "kmeans":
+    if config.cluster.clustering == "kmeans":
         return seen()
     count = len(chosen)
 
@@ -104,17 +105,17 @@ def features_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = 
 
 def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
     """What the encoder needs to know of this configuration."""
-    grouping, source = config.grouping, config.source
+    grouping, source = config.cluster, config.dataset
     _, tail = resolve(config, dataset)
-    draws = "paper" if source.subset == "first" else source.draws  # to an encoder both mean the first examples
+    subset: Literal["seed", "first"] = "first" if source.draws == "paper" else source.subset
     seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
     if grouping.mirror:
         _check_mirror(config, dataset)
-    return Source(grouping.encoder, tail, source.head, draws, seed, grouping.pretrain_epochs, device, grouping.mirror)
+    return Source(grouping.encoder, tail, source.head, subset, seed, grouping.pretrain_epochs, device, grouping.mirror)
 
 
 def _check_mirror(config: Config, dataset: Dataset) -> None:
-    kind, flip = config.grouping.encoder.partition(":")[0], config.training.flip
+    kind, flip = config.cluster.encoder.partition(":")[0], config.training.flip
     if flip is False:
         raise UserError("--mirror contradicts --flip False, by which mirroring changes the class; leave one out.")
     if not (dataset.flip or flip):

@@ -105,8 +105,8 @@ def _kept(
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(alone(name, f"{kind.doing} the same examples"))
-        except Unwritable as problem:
-            to_stderr(f"the {kind.what} will not be kept: {problem}")
+        except Unwritable as error:
+            to_stderr(f"the {kind.what} will not be kept: {error}")
             return make()
         found = stored(to_stderr)  # the process that we waited for has made it
         if found is None:
@@ -114,6 +114,6 @@ def _kept(
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write(path, found)
-            except (OSError, UserError) as problem:
-                to_stderr(f"the {kind.what} are not kept: {problem}")
+            except (OSError, UserError) as error:
+                to_stderr(f"the {kind.what} are not kept: {error}")
         return found

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from torch import Tensor
 
 from complementary.clusters import cache
 from complementary.clusters.assignments import digest
+from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
 from complementary.encoders import ENCODERS
 from complementary.encoders.backbone import body_for, build_body, features, load_body, load_named
-from complementary.encoders.pretrain import PretrainConfig, chosen_images, pretrain
+from complementary.encoders.pretrain import chosen_images, pretrain
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
 from complementary.networks import Network
@@ -45,7 +46,7 @@ class Source:
     encoder: str
     long_tail: float = 1.0
     head: int | None = None
-    draws: Any = "addressed"
+    subset: Literal["seed", "first"] = "seed"
     seed: int = 0
     pretrain_epochs: int = 800
     device: str = "auto"
@@ -148,11 +149,11 @@ def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
 
 
 def _wanted(source: Source, dataset: Dataset) -> PretrainConfig:
-    wanted = PretrainConfig(
+    wanted = PretrainConfig.of(
         data=dataset.name,
         long_tail=source.long_tail,
         head=source.head,
-        draws=source.draws,
+        subset=source.subset,
         encoder=source.encoder,
         epochs=source.pretrain_epochs,
         seed=source.seed,
@@ -186,8 +187,8 @@ def read_embeddings(path: str | Path, count: int) -> Tensor:
     try:
         with Path(path).open("rb") as file:  # by itself, np.load leaves a broken archive open
             table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as problem:
-        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {problem}.") from None
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {error}.") from None
     if table.ndim != 2 or len(table) != count:
         raise UserError(
             f"The embeddings {path} have shape {list(table.shape)}; wanted one row per training example, [{count}, D]."

@@ -135,7 +135,7 @@ def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
 
 def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
     """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
-    title, grouping = f"Clusters of {config.source.data}", config.grouping
+    title, grouping = f"Clusters of {config.dataset.data}", config.cluster
     if grouping.assignments:
         how = f"clusters from <code>{html.escape(grouping.assignments)}</code>"
     else:

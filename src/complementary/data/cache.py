@@ -108,8 +108,8 @@ def read_manifest(root: Path, name: str) -> dict[str, Any] | None:
         manifest = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as problem:
-        raise Damaged(f"{path} cannot be read ({problem}); {_remedy(name)}") from None
+    except (ValueError, OSError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); {_remedy(name)}") from None
     if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT:
         raise Damaged(f"{path} was written by another version of this package; {_remedy(name)}")
     return manifest
@@ -145,8 +145,8 @@ def _open(folder: Path, name: str, key: str, facts: Mapping[str, Any]) -> Array:
         array: Array = np.load(path, mmap_mode="c", allow_pickle=False)
         sound = array.dtype.str == facts["dtype"] and list(array.shape) == facts["shape"]
         sound = sound and path.stat().st_size == facts["bytes"]
-    except (OSError, ValueError, EOFError) as problem:
-        raise Damaged(f"{path} cannot be read ({problem}); {_remedy(name)}") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); {_remedy(name)}") from None
     if not sound:
         raise Damaged(f"{path} is not the file that was written there; {_remedy(name)}")
     return array
@@ -190,10 +190,10 @@ def disk_errors(root: Path) -> Iterator[None]:
     """Turn a full disk or a folder that may not be written into one sentence."""
     try:
         yield
-    except OSError as problem:
-        advice = "free some space there" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
+    except OSError as error:
+        advice = "free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make it writable"
         raise Unwritable(
-            f"The cache {root} cannot be written ({problem.strerror or problem}); {advice}, or name another "
+            f"The cache {root} cannot be written ({error.strerror or error}); {advice}, or name another "
             "folder with COMPLEMENTARY_CACHE. What it held before is unchanged."
         ) from None
 
@@ -400,8 +400,8 @@ def cached(spec: NamedSet, root: Path, say: Say) -> Stored | None:
     """The set as the cache has it; None if it is missing, damaged or not what today's table says it is."""
     try:
         held = read(root, spec.name)
-    except Damaged as problem:
-        say(f"{spec.name}: {problem} Getting it anew.")
+    except Damaged as error:
+        say(f"{spec.name}: {error} Getting it anew.")
         return None
     if held is None:
         return None
@@ -425,10 +425,10 @@ def _get(spec: NamedSet, root: Path, folder: Path | None, base: Mapping[str, Arr
                 arrays = assemble(spec, reader(), base)
         except Unwritable:
             raise
-        except UserError as problem:
-            say(f"{spec.name}:   {problem}")
+        except UserError as error:
+            say(f"{spec.name}:   {error}")
             failures.append(words)
-            if not isinstance(problem, Unreachable):
+            if not isinstance(error, Unreachable):
                 _empty(scratch)
             continue
         with writing(root, spec.name) as draft:

@@ -41,8 +41,8 @@ def _draw(figure_class: Any, dataset: Dataset, title: str, path: Path, seed: int
 def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path)
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem).splitlines()[0]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise UserError(f"The sheet cannot be written to {path} ({reason}).") from None
 
 

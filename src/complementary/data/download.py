@@ -197,13 +197,13 @@ def _open(address: str, start: int) -> http.client.HTTPResponse | None:
         request.add_header("Range", f"bytes={start}-")
     try:
         return urllib.request.urlopen(request, timeout=TIMEOUT)  # type: ignore[no-any-return]
-    except urllib.error.HTTPError as problem:
-        problem.close()
-        if problem.code == 416 and start:
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and start:
             return None
-        raise Unreachable(f"{urlsplit(address).netloc} answers {problem.code} {problem.reason}") from None
-    except (OSError, http.client.HTTPException, ValueError) as problem:
-        reason = getattr(problem, "reason", None) or problem
+        raise Unreachable(f"{urlsplit(address).netloc} answers {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
         words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         raise Unreachable(f"{urlsplit(address).netloc} cannot be reached ({words})") from None
 

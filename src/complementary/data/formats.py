@@ -99,8 +99,8 @@ def _from_archive(path: Path, needs: tuple[str, ...]) -> Files | None:
                     if name is not None and stream is not None:
                         found[_plain_name(name)] = _unzip(f"{path}:{member.name}", stream.read())
                         met.add(need)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as problem:
-        raise UserError(f"{path} is damaged or cut short ({problem}). Get the file again.") from None
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path} is damaged or cut short ({error}). Get the file again.") from None
     return found if met == set(needs) else None
 
 
@@ -127,8 +127,8 @@ def read_bytes(path: Path) -> bytes:
     """The content of a file, or a sentence that says why it cannot be had."""
     try:
         return path.read_bytes()
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read ({problem.strerror or problem}).") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
 
 
 def _unzip(name: str, content: bytes) -> bytes:
@@ -136,8 +136,8 @@ def _unzip(name: str, content: bytes) -> bytes:
         return content
     try:
         return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise UserError(f"{name} is damaged or cut short ({problem}). Get the file again.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{name} is damaged or cut short ({error}). Get the file again.") from None
 
 
 def _debian_tar(path: Path) -> bytes:
@@ -159,8 +159,8 @@ def read_text(path: Path) -> str:
     """UTF-8 text, with or without a byte order mark, accents in their composed form (macOS splits them)."""
     try:
         return unicodedata.normalize("NFC", read_bytes(path).decode("utf-8-sig"))
-    except UnicodeDecodeError as problem:
-        raise UserError(f"{path} is not UTF-8 text ({problem}); save it as UTF-8.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from None
 
 
 def read_rows(path: Path) -> Lines:
@@ -175,8 +175,8 @@ def read_rows(path: Path) -> Lines:
             if any(cell.strip() for cell in row):
                 rows.append((number, row))
             number = reader.line_num + 1
-    except csv.Error as problem:
-        raise UserError(f"{path}, line {number}, is not CSV ({problem}).") from None
+    except csv.Error as error:
+        raise UserError(f"{path}, line {number}, is not CSV ({error}).") from None
     return rows
 
 
@@ -224,13 +224,13 @@ def unpickle(content: bytes, name: str) -> Any:
     """
     try:
         return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
-    except pickle.UnpicklingError as problem:
+    except pickle.UnpicklingError as error:
         raise UserError(
-            f"{name} is not a plain pickle of numbers, texts and arrays ({problem}), so it was not read: "
+            f"{name} is not a plain pickle of numbers, texts and arrays ({error}), so it was not read: "
             "it could run code. Get the file again from its official source."
         ) from None
-    except Exception as problem:  # a damaged pickle can fail in any way at all
-        raise UserError(f"{name} is damaged ({type(problem).__name__}: {problem}). Get the file again.") from None
+    except Exception as error:  # a damaged pickle can fail in any way at all
+        raise UserError(f"{name} is damaged ({type(error).__name__}: {error}). Get the file again.") from None
 
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -254,8 +254,8 @@ def open_npz(content: bytes, name: str) -> Arrays:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as data:
             return {key: data[key] for key in data.files}
-    except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as problem:
-        raise UserError(f"{name} cannot be read as .npz ({problem}). Save it with numpy.savez, no objects.") from None
+    except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{name} cannot be read as .npz ({error}). Save it with numpy.savez, no objects.") from None
 
 
 def decode_npz(files: Files) -> Arrays:
@@ -378,8 +378,8 @@ def _read_npy(path: Path) -> NDArray[np.generic]:
     content = io.BytesIO(read_bytes(path))
     try:
         array = np.load(content, allow_pickle=False)
-    except (ValueError, EOFError) as problem:
-        raise UserError(f"{path} is not an array of numbers ({problem}).") from None
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is not an array of numbers ({error}).") from None
     return as_inputs(array, str(path))
 
 
@@ -595,8 +595,8 @@ def decode_clcifar(files: Files) -> Arrays:
         images = np.asarray(data["images"], np.uint8)
         labels = np.asarray(data["cl_labels"], np.int64)
         truth = np.asarray(data["ord_labels"], np.int64)
-    except (TypeError, ValueError) as problem:
-        raise UserError(f"{name}: its images or labels are not regular arrays ({problem}).") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: its images or labels are not regular arrays ({error}).") from None
     if images.shape[1:] != (32, 32, 3) or labels.ndim != 2 or not len(images) == len(labels) == len(truth):
         raise UserError(
             f"{name} holds images {list(images.shape)}, cl_labels {list(labels.shape)} and ord_labels "
@@ -632,15 +632,15 @@ def _rgb(name: str, content: bytes) -> NDArray[np.uint8]:
     try:
         with pillow_image().open(io.BytesIO(content)) as picture:
             return np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as problem:
-        raise UserError(f"{name} is not a whole picture ({problem}). Get it again.") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{name} is not a whole picture ({error}). Get it again.") from None
 
 
 def _json_labels(files: Files, name: str) -> NDArray[np.int64]:
     try:
         return np.asarray(json.loads(files[name]), np.int64)
-    except (ValueError, TypeError) as problem:
-        raise UserError(f"{name} is not a list of labels ({problem}). Get the package again.") from None
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} is not a list of labels ({error}). Get the package again.") from None
 
 
 # --- tile folders: small images packed into a few lossless pictures, with a manifest -------------
@@ -665,8 +665,8 @@ def read_tiles(files: Files, folder: str) -> NDArray[np.uint8]:
         height, width = manifest["shape"][1:3]
         parts = [(f"{folder}/{part['file']}", int(part["count"])) for part in manifest["parts"]]
         missing = [name for name, _ in parts if name not in files]
-    except (KeyError, ValueError, TypeError) as problem:
-        raise UserError(f"{folder}/manifest.json is missing or damaged ({problem}). Copy the folder again.") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{folder}/manifest.json is missing or damaged ({error}). Copy the folder again.") from None
     if missing:
         raise UserError(f"{folder} lacks {', '.join(missing)}, which its manifest names. Copy the folder again.")
     with ThreadPoolExecutor() as pool:
@@ -696,8 +696,8 @@ def decode_matrix(files: Files) -> Arrays:
     name, content = next(iter(files.items()))
     try:
         return {"transition": np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)}
-    except ValueError as problem:
-        raise UserError(f"{name} is not a matrix of numbers separated by commas: {problem}.") from None
+    except ValueError as error:
+        raise UserError(f"{name} is not a matrix of numbers separated by commas: {error}.") from None
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,8 @@ def decode_into(target: NDArray[np.uint8], paths: Sequence[Path], fit: str, what
             done += 1
             try:
                 target[index], grey = decode_picture(paths[index], target.shape[1], fit)
-            except Exception as problem:  # Pillow's plugins fail in their own ways; each is one line of the report
-                failures[index] = _reason(problem)
+            except Exception as error:  # Pillow's plugins fail in their own ways; each is one line of the report
+                failures[index] = _reason(error)
             else:
                 if not grey:
                     colourful.append(index)

@@ -10,7 +10,7 @@ from complementary.errors import UserError
 
 def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, Tensor]:
     """Choose the examples and their labels -> (index int [M], generating matrix [K, K] or None, excluded [M, K])."""
-    source, classes, train = config.source, len(dataset.classes), dataset.train
+    source, classes, train = config.dataset, len(dataset.classes), dataset.train
     if train.truth is None and train.excluded is None:
         raise UserError(
             f"The set {dataset.name} holds no labels at all, which is enough for cll pretrain only; give complementary "
@@ -35,7 +35,7 @@ def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, 
 
 def resolve(config: Config, dataset: Dataset) -> tuple[str, float]:
     """What --labels and --long-tail come to: (label spec without auto and setups, long-tail ratio)."""
-    spec, ratio = config.source.labels, config.source.long_tail
+    spec, ratio = config.dataset.labels, config.dataset.long_tail
     if spec == "auto":
         return ("uniform" if dataset.train.excluded is None else "given"), ratio
     if not spec.startswith("setup"):

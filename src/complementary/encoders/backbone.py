@@ -105,12 +105,12 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
         return load_body(path, shape)
     try:
         tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except OSError as problem:
-        raise UserError(f"The weights {path} cannot be read ({problem.strerror or problem}).") from None
-    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as problem:
-        raise UserError(f"{path} is not a state dict: {(str(problem) or 'it ends early').splitlines()[0]}") from None
-    except Exception as problem:  # torch.load raises pickle errors of many kinds on foreign files
-        raise UserError(f"{path} is not a plain state dict and was not loaded ({type(problem).__name__}).") from None
+    except OSError as error:
+        raise UserError(f"The weights {path} cannot be read ({error.strerror or error}).") from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"{path} is not a state dict: {(str(error) or 'it ends early').splitlines()[0]}") from None
+    except Exception as error:  # torch.load raises pickle errors of many kinds on foreign files
+        raise UserError(f"{path} is not a plain state dict and was not loaded ({type(error).__name__}).") from None
     if not isinstance(tensors, dict) or not all(isinstance(k, str) for k in tensors):
         raise UserError(f"{path} is not a state dict: it holds a {type(tensors).__name__}, not tensors by name.")
     if others := [k for k, v in tensors.items() if not isinstance(v, Tensor)]:

@@ -4,9 +4,8 @@ The result is an encoder: the body's weights, with what is needed to apply it. T
 the kNN probe, where asked for, is an oracle figure in the log.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,83 +14,21 @@ from torch import Tensor, nn
 from complementary import data, files
 from complementary.augment.crop import normalise
 from complementary.augment.views import NUMBERS, Views
-from complementary.config import LATER, Settings, require
+from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import rows_of
-from complementary.encoders import ENCODERS
 from complementary.encoders.backbone import body_for, build_objective, describe, features
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.batches import too_large
-from complementary.engine.distributed import ALONE, Team
-from complementary.engine.loop import Job, load_optimiser, named, optimiser_tensors, set_rate
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from complementary.engine.loop import TrainingLoop, load_optimiser, named, optimiser_tensors, set_rate
 from complementary.engine.run_folder import carry_out
-from complementary.errors import UserError, one_of
+from complementary.errors import UserError
 from complementary.long_tail import subset
 from complementary.oracle import knn_accuracy
 
 COLLAPSED = 0.05  # the gauge of healthy features is near 1
 SETTLED = 50  # steps before the gauge counts: it rests on running batch-norm statistics, which lag behind
-
-
-@dataclass(frozen=True)
-class PretrainConfig(Settings):
-    """An encoder: which images, which objective, which views. The recipe is SimSiam's for CIFAR."""
-
-    data: str = "digits"
-    """Name of the dataset; only its training images are used."""
-    long_tail: float = 1.0
-    """Pretrain on exactly the images of a run with this long tail (and the same --seed and --draws)."""
-    head: int | None = None
-    """Size of the largest class in a long tail, as in cll train."""
-    draws: Literal["addressed", "paper"] = "addressed"
-    """paper: a long tail takes the first images of each class, as the published experiments did."""
-    encoder: str = "simsiam"
-    """simsiam, byol or mocov3."""
-    body: str = "auto"
-    """cnn or resnet18; auto: resnet18 for images of 16 pixels and more, else cnn."""
-    max_pool: bool = True
-    """resnet18: keep the max-pool, as the paper did."""
-    start: str | None = field(default=None, metadata=LATER)
-    """Begin with the body of an encoder that is there, run:FOLDER or file:WEIGHTS, instead of a new one; give a lower
-    --lr."""
-    epochs: int = 800
-    """Passes over the images."""
-    batch: int = 512
-    """Images per step; each is seen in two views."""
-    lr: float | None = None
-    """Learning rate per 256 images, decayed by a cosine; None: the objective's own (simsiam .03, byol, mocov3 .12)."""
-    weight_decay: float = 5e-4
-    """L2 penalty."""
-    smallest: float = 0.2
-    """Random resized crop: the smallest share of the area."""
-    flip: bool | None = None
-    """Mirror at random; None: where that keeps the class (not for digits)."""
-    jitter: float = 0.8
-    """Probability of colour jitter (.4 .4 .4 .1); grey-scale images: brightness and contrast."""
-    grey: float = 0.2
-    """Probability of taking the colour away."""
-    blur: float = 0.0
-    """Probability of a Gaussian blur."""
-    solarise: float = 0.0
-    """Probability of solarising (inverting what is bright)."""
-    probe_every: int = 0
-    """Measure kNN accuracy every so many epochs (an oracle: it needs the true labels); 0: never."""
-    seed: int = 0
-    """Decides the subset, the initial weights and every random draw."""
-
-    def __post_init__(self) -> None:
-        one_of("The encoder", self.encoder, ENCODERS)
-        one_of("The body", self.body, ("auto", "cnn", "resnet18"))
-        require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
-        require(self.batch >= 2, "batch", self.batch, "at least 2")
-        require(self.lr is None or self.lr > 0, "lr", self.lr, "above 0")
-        require(self.long_tail >= 1, "long-tail", self.long_tail, "at least 1")
-        require(self.head is None or self.head >= 1, "head", self.head, "at least 1")
-        require(self.weight_decay >= 0, "weight-decay", self.weight_decay, "0 or more")
-        require(self.probe_every >= 0, "probe-every", self.probe_every, "0 (never) or more")
-        require(0 < self.smallest <= 1, "smallest", self.smallest, "above 0 and at most 1")
-        for name in ("jitter", "grey", "blur", "solarise"):
-            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "a probability, 0 to 1")
 
 
 def two_views(
@@ -107,21 +44,25 @@ def two_views(
     return loss
 
 
-class Pretrainer(Job):
+class Pretrainer(TrainingLoop):
     """An encoder in training."""
 
     def __init__(
-        self, config: PretrainConfig, dataset: Dataset, device: str | torch.device | Engine, team: Team = ALONE
+        self,
+        config: PretrainConfig,
+        dataset: Dataset,
+        device: str | torch.device | Engine,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         chosen, engine = chosen_images(config, dataset), Engine.of(device)
         check_images(dataset, config.batch, len(chosen))
-        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(chosen), engine, team)
+        super().__init__(config.hash(), config.seed, config.epochs, config.batch, len(chosen), engine, processes)
         self.config, self.dataset, self.chosen = config, dataset, chosen
         self.rows, shape = rows_of(dataset.train.inputs, chosen), tuple(dataset.train.inputs.shape[1:])
-        own = self.rows if team.size == 1 else self.rows.take(team.part())
+        own = self.rows if processes.size == 1 else self.rows.take(processes.part())
         self.feed = self.feed_of(own, too_large((own,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
-        self.body_name = config.body if config.body != "auto" else body_for(shape)
+        self.body_name = config.backbone if config.backbone != "auto" else body_for(shape)
         objective = build_objective(config.encoder, self.body_name, shape, config.seed, config.max_pool, config.start)
         self.objective = objective.to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
@@ -152,7 +93,7 @@ class Pretrainer(Job):
             loss: Tensor = self.loss(self.objective, self.views, images, first, second, self.mean, self.std)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        loss = self.team.average(self.objective, loss.detach())
+        loss = self.processes.average(self.objective, loss.detach())
         self.optimiser.step()
         self.objective.follow(self.momentum)
         return loss
@@ -217,7 +158,7 @@ class Pretrainer(Job):
 
 def chosen_images(config: PretrainConfig, dataset: Dataset) -> Tensor:
     """The training images of this configuration: indices int [M], the same as those of a run of that subset."""
-    seed = None if config.draws == "paper" else config.seed
+    seed = None if config.subset == "first" else config.seed
     ratio, usual = config.long_tail, dataset.head
     return subset(dataset.train.truth, len(dataset.classes), len(dataset.train), ratio, config.head, usual, seed)
 
@@ -235,7 +176,7 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
 def views_for(config: PretrainConfig, dataset: Dataset) -> Views:
     """The augmentation of this configuration."""
     c, flip = config, dataset.flip if config.flip is None else config.flip
-    return Views(c.smallest, 0.5 * flip, c.jitter, grey=c.grey, blur=c.blur, solarise=c.solarise)
+    return Views(c.min_scale, 0.5 * flip, c.jitter, grey=c.grayscale, blur=c.blur, solarise=c.solarize)
 
 
 def pretrain(
@@ -247,15 +188,15 @@ def pretrain(
     checkpoint_seconds: float = 30.0,
     progress: Any = None,
     dataset: Dataset | None = None,
-    team: Team = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Pretrain in the folder ``out`` -> the result; encoder.safetensors there holds the body."""
 
     def make() -> Pretrainer:
-        return Pretrainer(config, dataset or data.load(config.data), device, team)
+        return Pretrainer(config, dataset or data.load(config.data), device, processes)
 
     how: dict[str, Any] = {"resume": resume, "checkpoint_seconds": checkpoint_seconds, "progress": progress}
-    return carry_out(Path(out), config, make, _finish, team=team, **how)
+    return carry_out(Path(out), config, make, _finish, processes=processes, **how)
 
 
 def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
@@ -277,7 +218,7 @@ def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
         "config": vars(job.config),
         "config_hash": job.config_hash,
         "device": device_name(job.device),
-        "processes": job.team.size,
+        "processes": job.processes.size,
         "precision": job.engine.precision,
         "versions": versions(),
     }

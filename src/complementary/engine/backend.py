@@ -171,11 +171,11 @@ class Fused:
         with _ONE_AT_A_TIME:
             try:
                 return self.run(*args)
-            except Exception as problem:
+            except Exception as error:
                 if self.run is self.function:
                     raise
                 result = self.function(*args)  # a mistake of its own shows here
-                _say("compiled", problem)
+                _say("compiled", error)
                 self.run = self.function
                 return result
 
@@ -240,11 +240,11 @@ class Captured:
             stream = _capture_stream(self.device, _LANE.number)
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.result = self.function(*self.inputs)
-        except RuntimeError as problem:
+        except RuntimeError as error:
             for random, before in sources:  # else it would wait for the failed capture for ever
                 random.graphsafe_set_state(torch.Generator(self.device).graphsafe_get_state())
                 random.set_state(before)
-            _say("captured in a CUDA graph", problem)
+            _say("captured in a CUDA graph", error)
             return
         self.graph = graph
 
@@ -302,5 +302,5 @@ def _alone(task: Callable[[], Result], device: torch.device, number: int) -> Res
     with lane(number, device):
         try:
             return task()
-        except Exception as problem:
-            return problem
+        except Exception as error:
+            return error

@@ -23,7 +23,7 @@ DEPTH = 3  # buffers: one in use, one on its way, one being gathered
 CHUNK = 2**27  # bytes of a piece in evaluation, at most, and 2,048 rows: as many as small images always had
 
 
-class Feed(Protocol):
+class BatchSource(Protocol):
     """What gives a step its raw examples."""
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
@@ -36,7 +36,7 @@ class Feed(Protocol):
         """Stop what works ahead, if anything does."""
 
 
-class Resident:
+class ResidentBatches:
     """Rows on the device: a batch is an index, taken inside the step."""
 
     def __init__(self, rows: Rows) -> None:
@@ -54,7 +54,7 @@ class Resident:
         """Nothing works ahead."""
 
 
-class Streamed:
+class PrefetchedBatches:
     """Rows that stay where they are; batches are brought to the device ahead of their step.
 
     plan: step, counted from the start of the training -> the indices int [B] of that step and all later ones, on the
@@ -210,5 +210,5 @@ def _fill(
             slot.fill(rows.source, rows.places(index))
             ready.put(slot)
         ready.put(None)
-    except BaseException as problem:
-        ready.put(problem)
+    except BaseException as error:
+        ready.put(error)

@@ -36,14 +36,14 @@ LOST = (
 )
 
 
-class Team:
+class ProcessGroup:
     """The processes of one training, seen from one of them. ``rank``: which one; ``size``: how many there are."""
 
     def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process evaluates, writes and speaks."""
         return self.rank == 0
 
@@ -83,15 +83,15 @@ class Team:
         _unpack(sums[len(weighted) : -1] / self.size, statistics)
         return loss
 
-    def told(self, value: Tensor) -> Tensor:
+    def broadcast(self, value: Tensor) -> Tensor:
         """What process 0 has in place of ``value``, in all processes; same shape and type."""
         if self.size == 1:
             return value
-        said = value.to(self.device) if self.leads else torch.zeros_like(value, device=self.device)
+        said = value.to(self.device) if self.is_main else torch.zeros_like(value, device=self.device)
         self._sum(said)
         return said.to(value.device)
 
-    def gathered(self, own: Tensor, count: int) -> Tensor:
+    def all_gather(self, own: Tensor, count: int) -> Tensor:
         """The rows of all processes, ``count`` in all, each at its place; ``own`` [n, ...]: those of `part`."""
         if self.size == 1:
             return own
@@ -100,13 +100,13 @@ class Team:
         self._sum(whole)
         return whole.to(own.device)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all the others."""
-        self.told(torch.zeros(1))
+        self.broadcast(torch.zeros(1))
 
     def check_same(self, number: int, what: str) -> None:
         """Raise unless all processes give the same number (below 2^63), which stands for ``what``."""
-        if int(self.told(torch.tensor(number))) != number:
+        if int(self.broadcast(torch.tensor(number))) != number:
             raise UserError(
                 f"Process {self.rank} has {what} other than process 0; give all machines the same command, package, "
                 "data and a folder that they share."
@@ -118,17 +118,17 @@ class Team:
 
         try:
             distributed.all_reduce(flat)
-        except RuntimeError as problem:
+        except RuntimeError as error:
             if flat.device.type == "cuda":  # may be a failure to capture, from which the engine knows a way out
                 raise
-            raise Lost(LOST) from problem
+            raise Lost(LOST) from error
 
 
 class Lost(UserError):
     """Another process is gone."""
 
 
-ALONE = Team()
+SINGLE_PROCESS = ProcessGroup()
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -166,34 +166,34 @@ def local_device(name: str) -> str:
 
 
 @contextlib.contextmanager
-def joined(who: str, device: str) -> Iterator[Team]:
-    """The team that torchrun started, or one process alone. ``who``: the command, as in ``cll train``.
+def joined(who: str, device: str) -> Iterator[ProcessGroup]:
+    """The processes that torchrun started, or one process alone. ``who``: the command, as in ``cll train``.
 
     Of all the sentences that the processes might end with, only the first is said.
     """
     if not under_torchrun():
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     pass
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     watch = Watch(who, rank, size)
     try:
-        team = connect(rank, size, choose_device(local_device(device)))
-        yield team
-        team.meet()
-    except Exception as problem:
+        processes = connect(rank, size, choose_device(local_device(device)))
+        yield processes
+        processes.barrier()
+    except Exception as error:
         watch.end_soon()
         if not watch.may_speak():
             raise SystemExit(2) from None
-        if isinstance(problem, _failures()):
-            raise UserError(LOST) from problem
+        if isinstance(error, _failures()):
+            raise UserError(LOST) from error
         raise
     watch.close()
     disconnect()
 
 
-def connect(rank: int, size: int, device: torch.device, address: str = "env://") -> Team:
+def connect(rank: int, size: int, device: torch.device, address: str = "env://") -> ProcessGroup:
     """Become process ``rank`` of ``size``; returns once all are there. Gloo on a CPU, NCCL on GPUs."""
     from torch import distributed
 
@@ -202,11 +202,11 @@ def connect(rank: int, size: int, device: torch.device, address: str = "env://")
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=TIMEOUT, **options)
-    return Team(rank, size, device)
+    return ProcessGroup(rank, size, device)
 
 
 def disconnect() -> None:
-    """Leave the team."""
+    """Leave the processes."""
     from torch import distributed
 
     distributed.destroy_process_group()

@@ -18,21 +18,23 @@ from torch import Tensor, nn
 
 from complementary.data.rows import Rows
 from complementary.engine.backend import Captured, Engine
-from complementary.engine.batches import Feed, Resident, Streamed
-from complementary.engine.distributed import ALONE, Team
+from complementary.engine.batches import BatchSource, PrefetchedBatches, ResidentBatches
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.errors import UserError
 from complementary.rng import address, generator
 
 
-class Job(ABC):
+class TrainingLoop(ABC):
     """Counters, order of examples, health and history of a training in progress.
 
-    ``batch`` and ``examples`` count those of all processes of the ``team``; each has its share of both.
+    ``batch`` and ``examples`` count those of all processes of the ``processes``; each has its share of both.
     """
 
     stage = ""  # said before the number of an epoch, where a run has trainings of several kinds
     rate_option = "--lr"  # what to lower if the loss turns infinite
-    feed: Feed = Resident(Rows(torch.empty(0)))  # what gives a step its raw examples; a subclass sets it, if it likes
+    feed: BatchSource = ResidentBatches(
+        Rows(torch.empty(0))
+    )  # what gives a step its raw examples; a subclass sets it, if it likes
 
     def __init__(
         self,
@@ -42,13 +44,13 @@ class Job(ABC):
         batch: int,
         examples: int,
         engine: Engine,
-        team: Team = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.config_hash, self.seed, self.epochs, self.batch = config_hash, seed, epochs, batch
-        self.examples, self.engine, self.device, self.team = examples, engine, engine.device, team
+        self.examples, self.engine, self.device, self.processes = examples, engine, engine.device, processes
         self.steps_per_epoch = examples // batch
-        self.share = team.share(batch)
-        self.own_examples = len(range(examples)[team.part()])
+        self.share = processes.share(batch)
+        self.own_examples = len(range(examples)[processes.part()])
         self.epoch = self.step_in_epoch = 0
         self.random = torch.Generator(device=self.device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -108,7 +110,7 @@ class Job(ABC):
             self.loss_sum.zero_()
             self.open_epoch()
         index = self.order[self.step_in_epoch * self.share : (self.step_in_epoch + 1) * self.share]
-        self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch, *self.team.address))
+        self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch, *self.processes.address))
         self.before_step()
         self.run_step(index, self.random, *self.feed.batch(self.steps_before()))
         self.step_in_epoch += 1
@@ -143,7 +145,7 @@ class Job(ABC):
         return loss
 
     def _shuffle(self) -> None:
-        self.order = order_of(self.seed, self.own_examples, self.team.address, self.epoch).to(self.device)
+        self.order = order_of(self.seed, self.own_examples, self.processes.address, self.epoch).to(self.device)
 
     def _close_epoch(self) -> None:
         self.check_health()
@@ -152,7 +154,7 @@ class Job(ABC):
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
 
     def _scores(self) -> dict[str, Any]:
-        return self.scores() if self.team.leads else {}
+        return self.scores() if self.processes.is_main else {}
 
     def check_health(self) -> None:
         """Raise if a loss or a weight is not finite, naming the first bad step."""
@@ -169,24 +171,24 @@ class Job(ABC):
             f"{self.rate_option}, and look for extreme values in the data."
         )
 
-    def feed_of(self, rows: Rows, streamed: bool) -> Feed:
+    def feed_of(self, rows: Rows, streamed: bool) -> BatchSource:
         """What gives the steps their share of ``rows``, this process's examples."""
         if not streamed:
-            return Resident(rows.to(self.device))
-        order = functools.partial(order_of, self.seed, self.own_examples, self.team.address)
+            return ResidentBatches(rows.to(self.device))
+        order = functools.partial(order_of, self.seed, self.own_examples, self.processes.address)
         plan = functools.partial(_plan, order, self.share, self.steps_per_epoch, self.epochs)
-        return Streamed(rows, self.device, self.share, plan)
+        return PrefetchedBatches(rows, self.device, self.share, plan)
 
     def check_same(self) -> None:
         """Raise unless all processes have the same configuration, place and weights."""
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return
-        self.team.check_same(int(self.config_hash[:15], 16), "a configuration")
-        self.team.check_same(self.steps_before(), "a checkpoint")
+        self.processes.check_same(int(self.config_hash[:15], 16), "a configuration")
+        self.processes.check_same(self.steps_before(), "a checkpoint")
         weights = hashlib.sha256()
         for tensor in (t for network in self.networks() for t in network.state_dict().values()):
             weights.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        self.team.check_same(int(weights.hexdigest()[:15], 16), "weights")
+        self.processes.check_same(int(weights.hexdigest()[:15], 16), "weights")
 
     def capture(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """``function`` as the engine captures it, until `close`."""
@@ -205,16 +207,16 @@ class Job(ABC):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and a JSON-able record from which `restore` goes on exactly."""
         record: dict[str, Any] = {"epoch": self.epoch, "step": self.step_in_epoch, "seconds": self.seconds}
-        record |= {"config": self.config_hash, "history": json.dumps(self.history), "processes": self.team.size}
+        record |= {"config": self.config_hash, "history": json.dumps(self.history), "processes": self.processes.size}
         return self.tensors() | {"loss_sum": self.loss_sum}, record
 
     def restore(self, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
         """Go back to a state that `state` gave, in as many processes: their number decides who sees what."""
-        if (before := record.get("processes", 1)) != self.team.size:
+        if (before := record.get("processes", 1)) != self.processes.size:
             raise UserError(
                 f"This training was started with {before} process{'es' * (before > 1)}, but now there "
-                f"{'are' if self.team.size > 1 else 'is'} {self.team.size}; resume it with as many as before, or start "
-                "anew with another --out."
+                f"{'are' if self.processes.size > 1 else 'is'} {self.processes.size}; resume it with as many, "
+                "or start anew with another --out."
             )
         self.load_tensors(tensors)
         self.loss_sum.copy_(tensors["loss_sum"])

@@ -20,36 +20,36 @@ from typing import Any, TypeVar
 import torch
 
 from complementary import files
-from complementary.config import Settings, differences, read_toml, to_toml
-from complementary.engine.distributed import ALONE, Team
-from complementary.engine.loop import Job
+from complementary.config import BaseConfig, differences, read_toml, to_toml
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
 
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyLoop = TypeVar("AnyLoop", bound=TrainingLoop)
 
 
 def carry_out(
     folder: Path,
-    config: Settings,
-    make: Callable[[], AnyJob],
-    finish: Callable[[Path, AnyJob], dict[str, Any]],
+    config: BaseConfig,
+    make: Callable[[], AnyLoop],
+    finish: Callable[[Path, AnyLoop], dict[str, Any]],
     *,
     resume: bool = False,
     checkpoint_seconds: float = 30.0,
-    progress: Callable[[AnyJob], None] | None = None,
-    team: Team = ALONE,
+    progress: Callable[[AnyLoop], None] | None = None,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Do the job that ``make`` makes, in ``folder`` -> what ``finish`` returns, also written to result.json.
 
     ``finish`` writes what the job leaves behind (weights). ``resume``: go on with the job that is there;
-    one that is finished is not done again. Of a ``team`` only process 0 writes, and returns something.
+    one that is finished is not done again. Of a ``processes`` only process 0 writes, and returns something.
     """
-    if not team.leads:
-        _follow(folder, make, team)
+    if not processes.is_main:
+        _follow(folder, make, processes)
         return {}
     with _locked(folder):
         finished = _finished(folder, config, resume)
-        team.told(torch.tensor(int(finished)))
+        processes.broadcast(torch.tensor(int(finished)))
         if finished:
             return result_of(folder)
         job = make()
@@ -69,33 +69,33 @@ def result_of(folder: Path) -> dict[str, Any]:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(stored, dict) or "config_hash" not in stored:
             raise ValueError("it holds no result")
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is damaged ({problem}); put back a good copy, or delete it, and the run is made again."
+            f"{path} is damaged ({error}); put back a good copy, or delete it, and the run is made again."
         ) from None
     return stored
 
 
-def _follow(folder: Path, make: Callable[[], Job], team: Team) -> None:
+def _follow(folder: Path, make: Callable[[], TrainingLoop], processes: ProcessGroup) -> None:
     """The part of a process that writes nothing: the same steps on other examples."""
-    if not int(team.told(torch.tensor(0))):
+    if not int(processes.broadcast(torch.tensor(0))):
         job = make()
         _restore(folder, job)
         loop(job)
 
 
 def loop(
-    job: AnyJob,
+    job: AnyLoop,
     folder: Path | None = None,
     checkpoint_seconds: float = 30.0,
-    progress: Callable[[AnyJob], None] | None = None,
+    progress: Callable[[AnyLoop], None] | None = None,
 ) -> None:
     """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder.
 
     Ctrl-C is heard after the step, so that nothing done so far is lost.
     """
     saved = time.monotonic()
-    patient = folder is not None and job.team.size == 1  # several would not stop at the same step
+    patient = folder is not None and job.processes.size == 1  # several would not stop at the same step
     with contextlib.closing(job), _heard_later() if patient else contextlib.nullcontext(list[int]()) as interrupted:
         while not job.done:
             closed = job.advance()
@@ -114,7 +114,7 @@ def loop(
                 raise KeyboardInterrupt(f"{where}; --resume --out {folder} goes on")
 
 
-def _save(job: Job, folder: Path) -> None:
+def _save(job: TrainingLoop, folder: Path) -> None:
     job.check_health()
     files.write(folder / "checkpoint.safetensors", *job.state())
 
@@ -148,8 +148,8 @@ def _locked(folder: Path) -> Iterator[None]:
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); choose another --out.") from None
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made ({error.strerror}); choose another --out.") from None
     with files.hold(folder / ".lock", 0.0) as held:
         if not held:
             raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.")
@@ -162,7 +162,7 @@ def _locked(folder: Path) -> Iterator[None]:
             raise
 
 
-def _finished(folder: Path, config: Settings, resume: bool) -> bool:
+def _finished(folder: Path, config: BaseConfig, resume: bool) -> bool:
     """Check what the folder holds -> whether this very run is already complete there."""
     names = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
     found = [name for name in names if (folder / name).exists()]
@@ -186,21 +186,21 @@ def _finished(folder: Path, config: Settings, resume: bool) -> bool:
     return "result.json" in found
 
 
-def _restore(folder: Path, job: Job) -> None:
+def _restore(folder: Path, job: TrainingLoop) -> None:
     """Go back to the checkpoint if there is one; all processes must then stand at the same place."""
     path = folder / "checkpoint.safetensors"
     if path.exists():
         try:
             tensors, record = files.read(path)
-        except UserError as problem:
-            raise UserError(f"{problem} Delete it to start the run again, or put back a good copy.") from None
+        except UserError as error:
+            raise UserError(f"{error} Delete it to start the run again, or put back a good copy.") from None
         if record.get("config") != job.config_hash:
             raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
         job.restore(tensors, record)
     job.check_same()
 
 
-def _open(folder: Path, config: Settings, job: Job) -> None:
+def _open(folder: Path, config: BaseConfig, job: TrainingLoop) -> None:
     """Bring config.toml and metrics.jsonl in step with the job."""
     for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
         leftover.unlink()

@@ -247,7 +247,7 @@ CHECKS: dict[str, Check] = {
     "P23": _chosen("clusters", lambda _: "K=50", "K = 50 is the best of our sweep on every dataset"),
     "P24": _chosen("constant", lambda _: "C=30", "C = 30 is the best of our sweep on every dataset"),
     "P25": _chosen("alpha", _alpha, "the chosen alpha is the best of our sweep for every dataset and mixer"),
-    "P26": _setting(lambda c: c.grouping.pretrain_epochs),
+    "P26": _setting(lambda c: c.cluster.pretrain_epochs),
     "P27": _listed("SGD 1e-4"),
     "P28": _setting(lambda c: c.training.epochs),
     "P29": _setting(lambda c: f"{examples(c):,} of MNIST", Setting("mnist")),

@@ -170,7 +170,7 @@ def _gradients(study: Study, stores: Sequence[Path], protocol: Protocol) -> Any:
     known: dict[str, list[dict[str, Any]]] = {}
     for content in map(gradients.read, gradients.files(stores)):
         if content["protocol"] == protocol:
-            known.setdefault(content["settings"]["source"]["data"], []).append(content)
+            known.setdefault(content["settings"]["dataset"]["data"], []).append(content)
     if not known:
         raise _nothing(study, protocol)
     figure, axes = new_figure(11, 2.9 * len(known), rows=len(known), columns=len(gradients.FIGURES))

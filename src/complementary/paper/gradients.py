@@ -32,9 +32,9 @@ Gradient MSE, bias² and variance of mixing methods while a network learns: an o
 The network is trained on the *true* labels (protocol, section 10: SGD, learning rate 1e-4), so this can
 never be part of training; it shows what `gradients` measures along the way.
 
-    >>> from complementary.config import configure
+    >>> from complementary.config import Config
     >>> from complementary.paper.gradients import study
-    >>> rows = study(configure(data="digits", model="linear", batch=64), methods=("none",), steps=0, device="cpu")
+    >>> rows = study(Config.of(data="digits", model="linear", batch=64), methods=("none",), steps=0, device="cpu")
     >>> [sorted(row) for row in rows]
     [['loss', 'method', 'oracle_bias_squared', 'oracle_mse', 'oracle_variance', 'step']]
 
@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from complementary import data, transitions
-from complementary.config import Config, configure
+from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.selection import resolve
 from complementary.engine.backend import Engine, device_name, versions
@@ -62,7 +62,7 @@ from complementary.files import write_bytes
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import MIXERS, ExtraClass, GroupMixup, SameExcluded
 from complementary.rng import generator
-from complementary.training.task import Problem, build_mixer, prepare, training_truth
+from complementary.training.task import Task, build_mixer, prepare, training_truth
 from complementary.training.trainer import Trainer
 
 
@@ -286,14 +286,14 @@ def study(
     data, batch and mixing options are the configuration's; its ``mix`` is not used. -> one row of plain
     values for each measurement.
     """
-    dataset = dataset or data.load(config.source.data)
+    dataset = dataset or data.load(config.dataset.data)
     if every < 1 or steps < 0 or not lr > 0:
         raise UserError(f"steps is {steps}, every {every} and lr {lr}; wanted steps >= 0, every >= 1 and lr > 0.")
     clustered = any(_source(name) == "cluster" for name in methods)
-    problem = prepare(configure(config, mix="icm" if clustered else "none"), dataset, device)
+    task = prepare(config.with_(mix="icm" if clustered else "none"), dataset, device)
     truth = training_truth(config, dataset)
-    transition = _label_transition(config, dataset, problem, truth)
-    trainer = Trainer(configure(config, mix="none"), problem, device)
+    transition = _label_transition(config, dataset, task, truth)
+    trainer = Trainer(config.with_(mix="none"), task, device)
     bench = Bench(trainer, truth.to(trainer.device), transition, draws)
     optimiser = torch.optim.SGD(trainer.model.parameters(), lr)
     rows = []
@@ -317,12 +317,12 @@ class Bench:
 
     def measure(self, name: str, config: Config, x: Tensor, index: Tensor, step: int) -> Moments:
         """Mix the batch x [B, ...] of the examples at ``index`` int [B] by the named method, and measure."""
-        problem, loss = self.trainer.problem, LOSSES[config.training.loss]
+        task, loss = self.trainer.task, LOSSES[config.training.loss]
         random = generator(config.seed, "gradients-mix", step, device=x.device)
-        mixer = build_mixer(configure(config, mix=name.removesuffix(NOISE_FREE)), problem, None)
+        mixer = build_mixer(config.with_(mix=name.removesuffix(NOISE_FREE)), task, None)
         batch = mixed(mixer, x, self.truth[index], self._group(mixer, index), random)
         options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE)}
-        options["loss_transition"] = problem.loss_transition
+        options["loss_transition"] = task.loss_transition
         if self.draws is None:
             return exact(self.trainer.model, loss, batch, self.transition, **options)
         return sampled(self.trainer.model, loss, batch, self.transition, self.draws, random, **options)
@@ -330,7 +330,7 @@ class Bench:
     def _group(self, mixer: GroupMixup | None, index: Tensor) -> Tensor | None:
         if mixer is None or mixer.source == "none":
             return None
-        group = self.truth if mixer.source == "truth" else self.trainer.problem.group
+        group = self.truth if mixer.source == "truth" else self.trainer.task.group
         return None if group is None else group[index]
 
 
@@ -344,14 +344,14 @@ def _source(name: str) -> str:
     return "none" if maker is None else maker.source
 
 
-def _label_transition(config: Config, dataset: Dataset, problem: Problem, truth: Tensor) -> Tensor:
-    """How the labels of this problem arise, [K, K]: counted from the true labels where they came with the data."""
-    most = int(problem.excluded.sum(1).max())
+def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tensor) -> Tensor:
+    """How the labels of this task arise, [K, K]: counted from the true labels where they came with the data."""
+    most = int(task.excluded.sum(1).max())
     if most != 1:
         raise UserError(f"The gradient study draws one label per example, but here examples have up to {most}.")
     if resolve(config, dataset)[0] == "given":
-        return transitions.empirical_transition(truth, problem.excluded)
-    return problem.transition
+        return transitions.empirical_transition(truth, task.excluded)
+    return task.transition
 
 
 def _batch(config: Config, examples: int, step: int) -> Tensor:
@@ -373,7 +373,7 @@ def run(config: Config, store: Path, protocol: str, draws: int, device: str) -> 
     draws: of labels, for each measurement; 0: exact, which networks with batch norm do not allow.
     """
     path = (
-        store / "gradients" / f"gradients-{config.source.data}-{protocol}-{config.hash()[:12]}-seed{config.seed}.json"
+        store / "gradients" / f"gradients-{config.dataset.data}-{protocol}-{config.hash()[:12]}-seed{config.seed}.json"
     )
     if path.exists():
         read(path)
@@ -408,7 +408,7 @@ def read(path: Path) -> dict[str, Any]:
         for row in content["gradients"]:
             row["step"], row["method"], [float(row[name]) for name in FIGURES]
         settings = content["settings"]
-        content["protocol"], settings["source"]["data"], int(settings["seed"]), int(settings["training"]["epochs"])
-    except (OSError, ValueError, LookupError, TypeError) as problem:
-        raise UserError(f"{path} is damaged ({problem}); delete it, and run 'cll paper gradients' again.") from None
+        content["protocol"], settings["dataset"]["data"], int(settings["seed"]), int(settings["training"]["epochs"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); delete it, and run 'cll paper gradients' again.") from None
     return content

@@ -17,7 +17,7 @@ from complementary import data
 from complementary.clusters import cache
 from complementary.clusters.assign import source_of
 from complementary.clusters.features import Source, identity
-from complementary.config import Config, configure, flat
+from complementary.config import Config
 from complementary.data import Dataset
 from complementary.encoders import ENCODERS
 from complementary.engine.backend import choose_device, device_name, versions
@@ -53,8 +53,8 @@ def run(
             started, dataset = time.time(), sources.dataset(cell.config)
             with _one_thread(cell.config):
                 facts = prepare(cell.config, dataset, str(where)).facts
-        except UserError as problem:
-            names, name = left.setdefault(str(problem), []), _name(cell.config)
+        except UserError as error:
+            names, name = left.setdefault(str(error), []), _name(cell.config)
             names += [name] if name not in names else []
             continue
         ratio = facts.pop("oracle_noise_ratio")
@@ -83,8 +83,8 @@ def clusters_from(asked: Path | None) -> Path | None:
 def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); name another --store.") from None
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made ({error.strerror}); name another --store.") from None
     return folder
 
 
@@ -108,36 +108,36 @@ def row_of(path: Path) -> Row:
     content, config = _read(path)
     facts = {name: json.dumps(value) if isinstance(value, list) else value for name, value in content["data"].items()}
     figures = {name: content[name] for name in ("noise_ratio", "seconds", "device")}
-    return flat(config) | facts | figures | {"config_hash": config.hash(), "path": str(path.resolve())}
+    return config.flat() | facts | figures | {"config_hash": config.hash(), "path": str(path.resolve())}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Config]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise Damaged(path, f"it is not whole JSON ({problem})") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(path, f"it is not whole JSON ({error})") from None
     try:
         ratio, settings = content["noise_ratio"], content["settings"]
         dict(content["data"]), content["protocol"], float(content["seconds"]), content["device"]
         if type(ratio) not in (int, float) or not 0 <= ratio <= 1:
             raise ValueError(f"its noise_ratio is {ratio}, but it must be between 0 and 1")
         inner = {name: value for part in settings.values() if isinstance(part, dict) for name, value in part.items()}
-        return content, configure(**inner, seed=settings["seed"])
-    except LookupError as problem:
-        raise Damaged(path, f"it has no {problem.args[0]}") from None
-    except (ValueError, TypeError, AttributeError) as problem:
-        raise Damaged(path, str(problem).rstrip(".")) from None
+        return content, Config.of(**inner, seed=settings["seed"])
+    except LookupError as error:
+        raise Damaged(path, f"it has no {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Damaged(path, str(error).rstrip(".")) from None
 
 
 def _file_name(config: Config, protocol: str) -> str:
     """``noise-cifar10-rho100-icm-ours-3f2a91c0d4e5-seed0.json``; the digits are those of its configuration."""
-    source, key = config.source, f"{protocol}-{config.hash()[:12]}-seed{config.seed}"
+    source, key = config.dataset, f"{protocol}-{config.hash()[:12]}-seed{config.seed}"
     return f"noise-{source.data}-rho{source.long_tail:g}-{config.mixing.mix}-{key}.json"
 
 
 def _name(config: Config) -> str:
     """A setting for people, whatever its seed: ``cifar10 ρ=100 icm``."""
-    source = config.source
+    source = config.dataset
     return " ".join([source.data, *([f"ρ={source.long_tail:g}"] if source.long_tail > 1 else []), config.mixing.mix])
 
 
@@ -151,17 +151,17 @@ class _Sources:
 
     def dataset(self, config: Config) -> Dataset:
         """The data of a configuration; raises if they cannot be had, or if an encoder is missing."""
-        name = config.source.data
+        name = config.dataset.data
         if name not in self._sets:
             try:
                 self._sets[name] = data.load(name)
-            except UserError as problem:
-                self._sets[name] = problem
+            except UserError as error:
+                self._sets[name] = error
         found = self._sets[name]
         if isinstance(found, UserError):
             raise found
         if needs_encoder(config) and not self.pretrain and not self._has_encoder(config, found):
-            encoder, epochs = config.grouping.encoder, config.grouping.pretrain_epochs
+            encoder, epochs = config.cluster.encoder, config.cluster.pretrain_epochs
             raise UserError(
                 f"no stored clusters of {encoder} fit these images, and no {encoder} of {epochs} epochs on them is in "
                 "the cache; name a folder of clusters with --assignments-from (results/clusters of the repository, or "
@@ -180,7 +180,7 @@ class _Sources:
 
 def needs_encoder(config: Config) -> bool:
     """Whether its clusters come from an encoder that must be pretrained, not from a file."""
-    grouping = config.grouping
+    grouping = config.cluster
     clustered = protocols.source_of(config.mixing.mix) == "cluster"
     return clustered and grouping.assignments is None and grouping.encoder in ENCODERS
 
@@ -189,7 +189,7 @@ def needs_encoder(config: Config) -> bool:
 def _one_thread(config: Config) -> Iterator[None]:
     """Count with one thread, unless clusters are still to be made: pairs come in batches too small to be shared."""
     before = torch.get_num_threads()
-    if config.grouping.assignments is not None or protocols.source_of(config.mixing.mix) != "cluster":
+    if config.cluster.assignments is not None or protocols.source_of(config.mixing.mix) != "cluster":
         torch.set_num_threads(1)
     try:
         yield

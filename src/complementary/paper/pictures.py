@@ -44,7 +44,7 @@ def write_all(pictures: Pictures, folder: Path) -> None:
     """Put them into a folder, which is made if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"The folder {folder} cannot be made ({problem.strerror}); name another one.") from None
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made ({error.strerror}); name another one.") from None
     for key, content in pictures.items():
         write_bytes(folder / file_name(*key), content)

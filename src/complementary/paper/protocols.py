@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from complementary.config import Config, configure
+from complementary.config import AS_CODED, Config
 from complementary.data import TABLE
 from complementary.long_tail import class_sizes
-from complementary.mixing import AS_CODED, MIXERS
+from complementary.mixing import MIXERS
 from complementary.paper import published
 
 Protocol = Literal["ours", "paper"]
@@ -92,7 +92,7 @@ def config_of(setting: Setting, protocol: Protocol, **options: Any) -> Config:
     chosen |= {"loss": setting.loss, "mix": setting.mix}
     chosen |= CLUSTERED if setting.clustered else {}
     chosen |= _ours(setting, given) if protocol == "ours" else _paper(setting)
-    return configure(**(chosen | dict(setting.changes) | options))
+    return Config.of(**(chosen | dict(setting.changes) | options))
 
 
 def _ours(setting: Setting, given: bool) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def alpha_of(setting: Setting) -> float:
 
 def examples(config: Config) -> int:
     """How many training examples a configuration of a named set takes, before any are held out."""
-    source, named = config.source, TABLE[config.source.data]
+    source, named = config.dataset, TABLE[config.dataset.data]
     if source.long_tail == 1 and source.head is None:
         return named.train
     head = source.head or named.head or named.train // len(named.classes)
@@ -137,17 +137,17 @@ def with_assignments(config: Config, folder: Path) -> Config:
     """The same with the clusters that are stored in ``folder``, if there are some for exactly these examples."""
     if source_of(config.mixing.mix) != "cluster" or not _fixed(config):
         return config
-    source, grouping = config.source, config.grouping
+    source, grouping = config.dataset, config.cluster
     images = TABLE[source.data].base or source.data
     path = folder / f"{images}-rho{source.long_tail:g}-{grouping.encoder}-k{grouping.clusters}.safetensors"
     if not path.exists() or _length(path) != examples(config):
         return config
-    return configure(config, assignments=str(path))
+    return config.with_(assignments=str(path))
 
 
 def _fixed(config: Config) -> bool:
     """Whether all seeds take the same examples."""
-    source = config.source
+    source = config.dataset
     every = source.long_tail == 1 and source.head is None
     return every or source.draws == "paper" or source.subset == "first"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from complementary.config import Config, configure, flat
+from complementary.config import Config
 from complementary.encoders import ENCODERS
 from complementary.errors import UserError
 from complementary.files import write_bytes
@@ -68,7 +68,7 @@ def name_of(entry: Entry) -> str:
 
 
 def _matches(config: Config, where: Mapping[str, Sequence[Any]]) -> bool:
-    options = flat(config)
+    options = config.flat()
     return all(options[name] in values for name, values in where.items())
 
 
@@ -122,7 +122,7 @@ def _of_gradients(
     for content in map(gradients.read, gradients.files(stores)):
         settings, length = content["settings"], int(content["settings"]["training"]["epochs"])
         if content["protocol"] == protocol and epochs in (None, length):
-            key = (settings["source"]["data"], int(settings["seed"]), length)
+            key = (settings["dataset"]["data"], int(settings["seed"]), length)
             found[key] = float(content.get("seconds") or 0.0)
     seeds: dict[str, set[int]] = {entry.setting.data: set() for entry in study.entries}
     for data, seed, _ in found:
@@ -174,7 +174,7 @@ def minutes(config: Config, speeds: Mapping[tuple[str, ...], float]) -> float | 
     """How long one run takes at the speed of runs of the same network (and mixer, if there are some)."""
     model, training = config.network.model, config.training
     speed = speeds.get((model, config.mixing.mix)) or speeds.get((model,))
-    steps = training.epochs * (round(examples(config) * (1 - config.source.holdout)) // training.batch)
+    steps = training.epochs * (round(examples(config) * (1 - config.dataset.holdout)) // training.batch)
     return None if speed is None else steps * training.batch / speed / 60
 
 
@@ -199,7 +199,7 @@ def export(store: Path, to: Path) -> list[Path]:
 def _file_name(result: dict[str, Any]) -> str:
     """``cifar10-rho100-s-nl-icm-3f2a91c0d4e5-seed0.json``; the digits are those of its configuration."""
     config = result["config"]
-    source, method = config["source"], f"{config['training']['loss']}-{config['mixing']['mix']}"
+    source, method = config["dataset"], f"{config['training']['loss']}-{config['mixing']['mix']}"
     key = f"{result['config_hash'][:12]}-seed{config['seed']}"
     return f"{source['data']}-rho{source['long_tail']:g}-{method}-{key}.json"
 
@@ -207,15 +207,15 @@ def _file_name(result: dict[str, Any]) -> str:
 STORES = (Path("runs/paper"), Path("results/paper"))
 # options that may differ between runs of one setting; runs that differ in them are never averaged
 HOW = {"epochs": 1, "assignments": None, "pretrain_epochs": 1, "encoder_seed": None}
-GROUPING = tuple(name for name, home in HOMES.items() if home == "grouping")
+GROUPING = tuple(name for name, home in HOMES.items() if home == "cluster")
 
 
 def identity(config: Config) -> str:
     """A name for what is tried: that of the configuration without seed, length and origin of the clusters."""
     options = {"seed": 0} | {name: value for name, value in HOW.items() if name in HOMES}
     if source_of(config.mixing.mix) != "cluster":
-        options |= {name: getattr(Config().grouping, name) for name in GROUPING}
-    return configure(config, **options).hash()
+        options |= {name: getattr(Config().cluster, name) for name in GROUPING}
+    return config.with_(**options).hash()
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -269,7 +269,7 @@ class Results:
     def __post_init__(self) -> None:
         for rows, known in ((self.rows, self._known), (self.measured, self._noise)):
             for row in rows:
-                config = configure(**{name: row[name] for name in OPTIONS})
+                config = Config.of(**{name: row[name] for name in OPTIONS})
                 known.setdefault(identity(config), []).append(row)
 
     def find(self, setting: Setting, protocol: Protocol) -> Runs:
@@ -337,8 +337,8 @@ def _measured(places: Sequence[Path], skip_damaged: bool) -> tuple[list[Row], li
         try:
             row = noise.row_of(path)
             found.setdefault(row["config_hash"], row)
-        except Damaged as problem:
+        except Damaged as error:
             if not skip_damaged:
                 raise
-            skipped.append(str(problem))
+            skipped.append(str(error))
     return list(found.values()), skipped

@@ -32,8 +32,8 @@ class SweepFolder:
         try:
             for name in ("runs", "logs", "notes"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            why = problem.strerror
+        except OSError as error:
+            why = error.strerror
             raise UserError(f"The folder {self.root} cannot be made ({why}); choose another --out.") from None
 
     @property
@@ -59,9 +59,9 @@ class SweepFolder:
             try:
                 row = row_of(path)
                 found[row["config_hash"][:16]] = row
-            except Damaged as problem:
+            except Damaged as error:
                 advice = "Put back a good copy, or delete it: then the same sweep makes it anew."
-                found.setdefault(path.parent.name, f"{problem.fact} {advice}")
+                found.setdefault(path.parent.name, f"{error.fact} {advice}")
         return found
 
     def unfinished(self) -> set[str]:
@@ -97,8 +97,8 @@ class SweepFolder:
             plan["sweep"], plan["workers"], plan["cells"]
         except FileNotFoundError:
             raise UserError(f"There is no sweep in {self.root} (no sweep.json); name the --out of a sweep.") from None
-        except (OSError, ValueError, LookupError, TypeError) as problem:
-            raise UserError(f"{path} cannot be read ({problem}); start the sweep again to write it anew.") from None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}); start the sweep again to write it anew.") from None
         return plan
 
     def write_plan(self, plan: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from complementary.config import Config, configure, flat, load_toml, options_of
+from complementary.config import Config, load_toml, options_of
 from complementary.errors import UserError
 
 HOMES = options_of(Config)
@@ -46,8 +46,8 @@ def read_grid(path: str | Path) -> list[Cell]:
     content = load_toml(path, "grid")
     try:
         return make_grid(content)
-    except UserError as problem:
-        raise UserError(f"The grid {path}: {problem}") from None
+    except UserError as error:
+        raise UserError(f"The grid {path}: {error}") from None
 
 
 def make_grid(content: dict[str, Any]) -> list[Cell]:
@@ -57,12 +57,12 @@ def make_grid(content: dict[str, Any]) -> list[Cell]:
     cases = _cases(content.pop("case", [{}]), axes)
     linked = {name for case in cases for name in case}
     seeds = _seeds(content.pop("seeds", None), {*axes, *linked})
-    base = configure(**_base(content))
+    base = Config.of(**_base(content))
     cells: dict[str, Cell] = {}
     for case, values, seed in itertools.product(cases, itertools.product(*axes.values()), seeds):
         varied = case | dict(zip(axes, values, strict=True)) | ({} if seed is None else {"seed": seed})
-        config = configure(base, **varied)
-        cell = Cell(config, _name(varied or {name: flat(config)[name] for name in USUAL}))
+        config = base.with_(**varied)
+        cell = Cell(config, _name(varied or {name: config.flat()[name] for name in USUAL}))
         if cell.key in cells:
             raise UserError(f"two cells are the same ({cells[cell.key].name}; {cell.name}); drop one.")
         cells[cell.key] = cell

@@ -29,9 +29,9 @@ class Stage:
     @property
     def name(self) -> str:
         """For people: ``encoder simsiam of cifar10, seed 0``."""
-        grouping = self.config.grouping
+        grouping = self.config.cluster
         what = "encoder" if self.kind == "encoder" else f"{grouping.clusters} clusters by"
-        return f"{what} {grouping.encoder} of {self.config.source.data}, seed {self.config.seed}"
+        return f"{what} {grouping.encoder} of {self.config.dataset.data}, seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Needs:
 
     @staticmethod
     def of(config: Config) -> "_Needs":
-        maker, source, grouping = MIXERS[config.mixing.mix], config.source, config.grouping
+        maker, source, grouping = MIXERS[config.mixing.mix], config.dataset, config.cluster
         clustered = maker is not None and maker.source == "cluster" and grouping.clusters > 0
         clustered = clustered and grouping.assignments is None
         if not clustered and source.inputs == "raw":

@@ -36,8 +36,8 @@ def _probe(address: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
         why = "" if done.returncode == 0 else _last(done.stderr) or f"exit status {done.returncode}"
-    except subprocess.TimeoutExpired as problem:
-        why = f"not joined within {PATIENCE:g} seconds: {_last(problem.stderr) or 'no answer'}"
+    except subprocess.TimeoutExpired as error:
+        why = f"not joined within {PATIENCE:g} seconds: {_last(error.stderr) or 'no answer'}"
     if why:
         raise UserError(
             f"The Ray cluster at {address} cannot be joined ({why}); check that 'ray status --address {address}' "
@@ -89,9 +89,9 @@ class RayExecutor:
     def _ended(self, reference: Any, task: Task) -> Ended:
         try:
             return Ended(task.key, self._ray.get(reference))
-        except self._ray.exceptions.RayError as problem:
-            said = str(problem).strip().splitlines() or [""]
-            what = f"{type(problem).__name__}: {said[0]}"
+        except self._ray.exceptions.RayError as error:
+            said = str(error).strip().splitlines() or [""]
+            what = f"{type(error).__name__}: {said[0]}"
             return Ended(task.key, lost=f"Ray gave it up after {self._retries} retries ({what}).")
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import complementary
-from complementary.config import Config, configure, later_options, options_of
+from complementary.config import Config, options_of
 from complementary.data.cache import cache_root
 from complementary.errors import UserError, one_of
 from complementary.losses import LOSSES
@@ -89,17 +89,17 @@ def read_result(path: Path) -> dict[str, Any]:
     """The content of a result.json, checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise Damaged(path, f"it cannot be read ({problem.strerror})") from None
-    except ValueError as problem:
-        raise Damaged(path, f"it is not whole JSON ({problem})") from None
+    except OSError as error:
+        raise Damaged(path, f"it cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise Damaged(path, f"it is not whole JSON ({error})") from None
     stored = content.get("config") if isinstance(content, dict) else None
     if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict) or "config_hash" not in content:
         if _is_of_sweep(path):
             raise Damaged(path, "it is whole JSON, but not the result of a training run")
         raise Foreign(f"{path} is not the result of a training run; give a result.json, or a folder of runs.")
     config = _config(path, stored)
-    known = set(OPTIONS) - set(_flat(stored)) <= set(later_options(Config))  # else it is of an earlier version
+    known = set(OPTIONS) <= set(_flat(stored))  # else it is of an earlier version
     if known and content.get("config_hash") != config.hash():
         raise Damaged(path, "its config_hash does not belong to its configuration")
     accuracy = content.get("accuracy_last", "missing")
@@ -118,9 +118,9 @@ def _is_of_sweep(path: Path) -> bool:
 
 def _config(path: Path, stored: dict[str, Any]) -> Config:
     try:
-        return configure(**_flat(stored))
-    except UserError as problem:
-        raise Damaged(path, f"its configuration cannot be read by this version ({str(problem).rstrip('.')})") from None
+        return Config.of(**_flat(stored))
+    except UserError as error:
+        raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
 
 
 def _flat(nested: dict[str, Any]) -> dict[str, Any]:
@@ -199,9 +199,9 @@ class Index:
         self._fill(database, seal)
         try:
             _keep(database, file)
-        except (OSError, sqlite3.Error) as problem:
+        except (OSError, sqlite3.Error) as error:
             if named:
-                raise UserError(f"The index {file} cannot be written ({problem}); choose another --index.") from None
+                raise UserError(f"The index {file} cannot be written ({error}); choose another --index.") from None
         return database
 
     def _seal(self) -> str:
@@ -233,10 +233,10 @@ class Index:
             except Foreign:
                 if path in self._named:
                     raise  # somebody meant this very file
-            except Damaged as problem:
+            except Damaged as error:
                 if not self._skip:
                     raise
-                skipped.append(str(problem))
+                skipped.append(str(error))
         return rows, skipped
 
 
@@ -277,8 +277,8 @@ def _tables(file: Path) -> set[str] | str:
             if names == TABLES and not database.execute("SELECT 1 FROM about WHERE name = 'seal'").fetchone():
                 return "a database of another program"
             return names
-    except sqlite3.DatabaseError as problem:
-        return f"a file of {size:,} bytes that SQLite cannot read ({problem})"
+    except sqlite3.DatabaseError as error:
+        return f"a file of {size:,} bytes that SQLite cannot read ({error})"
 
 
 def _keep(database: sqlite3.Connection, file: Path) -> None:

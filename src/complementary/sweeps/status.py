@@ -32,8 +32,8 @@ class CellStatus:
     def likeness(self) -> list[tuple[Any, ...]]:
         """What cells of about the same speed have in common, from very much to nothing."""
         c = self.config
-        refines = c["training"].get("refine", 0) > 0
-        work = (c["source"]["data"], c["source"]["long_tail"], c["network"]["model"], c["training"]["batch"], refines)
+        refines = c["training"].get("self_training", 0) > 0
+        work = (c["dataset"]["data"], c["dataset"]["long_tail"], c["network"]["model"], c["training"]["batch"], refines)
         return [(*work, c["mixing"]["mix"]), work, ()]
 
 
@@ -121,4 +121,4 @@ def _share(run: Path, config: dict[str, Any]) -> float:
 
 
 def _epochs(config: dict[str, Any]) -> int:
-    return int(config["training"].get("refine", 0) or config["training"]["epochs"])
+    return int(config["training"].get("self_training", 0) or config["training"]["epochs"])

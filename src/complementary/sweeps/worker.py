@@ -17,7 +17,7 @@ from complementary import data, files
 from complementary.clusters.assign import clusters_of, features_of
 from complementary.data.selection import supervise
 from complementary.engine.backend import Engine, together
-from complementary.engine.loop import Job
+from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
 from complementary.sweeps.executors import Failures
 from complementary.sweeps.folder import SweepFolder
@@ -55,8 +55,8 @@ class RunCells:
         """Run each to its end, or go on where it stopped -> the sentences of those that failed."""
         try:
             engine = self.how.engine(device)
-        except UserError as problem:
-            return dict.fromkeys((cell.key for cell in self.cells), str(problem))
+        except UserError as error:
+            return dict.fromkeys((cell.key for cell in self.cells), str(error))
         tasks = [functools.partial(self._guarded, cell, engine) for cell in self.cells]
         with _OUTPUT.to(self.folder.log(self.cells[0].key)):
             said = [tasks[0]()] if len(tasks) == 1 else [str(s) for s in together(tasks, engine.device)]
@@ -103,14 +103,14 @@ class RunStage:
     def _make(self, device: str, say: Callable[[str], None]) -> None:
         say(f"{self.stage.name} on {socket.gethostname()}, process {os.getpid()}, device {device}")
         config = self.stage.config
-        dataset = data.load(config.source.data)
+        dataset = data.load(config.dataset.data)
         chosen, _, _ = supervise(config, dataset)
         make: Any = features_of if self.stage.kind == "encoder" else clusters_of
         make(config, dataset, chosen, str(self.how.engine(device).device))  # sets what holds for the whole process
         say("finished")
 
 
-def _tell_epoch(job: Job, say: Callable[[str], None]) -> None:
+def _tell_epoch(job: TrainingLoop, say: Callable[[str], None]) -> None:
     if job.step_in_epoch == 0 and job.history:
         row = job.history[-1]
         shown = [f"{name} {row[name]:.4f}" for name in ("loss", "scel", "accuracy") if row.get(name) is not None]
@@ -126,13 +126,13 @@ def _sentence(log: Path, do: Callable[[Callable[[str], None]], None]) -> str:
 
         try:
             do(say)
-        except UserError as problem:
-            say(f"failed: {problem}")
-            return str(problem)
-        except Exception as problem:
+        except UserError as error:
+            say(f"failed: {error}")
+            return str(error)
+        except Exception as error:
             say(f"failed:\n{traceback.format_exc()}")
-            first = (str(problem).splitlines() or [""])[0]
-            return f"{type(problem).__name__}: {first} (the whole story is in {log})"
+            first = (str(error).splitlines() or [""])[0]
+            return f"{type(error).__name__}: {first} (the whole story is in {log})"
     return ""
 
 

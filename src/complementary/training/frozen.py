@@ -25,7 +25,7 @@ from complementary.networks import Network
 
 
 @dataclass(frozen=True)
-class Lens:
+class FrozenEncoder:
     """An encoder for images of ``shape`` [C, H, W], with their mean and std [C]; ``mirror`` as in `features`."""
 
     body: Network
@@ -68,13 +68,13 @@ class Lens:
             files.write(path, tensors, record)
 
     @staticmethod
-    def read(path: Path) -> "Lens":
+    def read(path: Path) -> "FrozenEncoder":
         """The one that `write` kept."""
         record = files.record_of(path)
         shape = tuple(record.get("shape", ()))
         body = load_body(path, shape)  # says so if the file is not whole
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-        return Lens(body, shape, mean, std, record.get("mirror", False))
+        return FrozenEncoder(body, shape, mean, std, record.get("mirror", False))
 
 
 class Seen(NamedTuple):
@@ -88,13 +88,13 @@ class Seen(NamedTuple):
     test: Tensor | None
     mean: Tensor
     std: Tensor
-    lens: Lens | None = None
+    lens: FrozenEncoder | None = None
 
 
 def check(config: Config, dataset: Dataset) -> None:
     """Raise if the configuration wants features that nothing can make."""
-    encoder = config.grouping.encoder
-    if config.source.inputs == "raw":
+    encoder = config.cluster.encoder
+    if config.dataset.inputs == "raw":
         return
     if dataset.train.inputs.ndim != 4:
         raise UserError(f"The set {dataset.name} holds vectors, and --inputs features needs images; leave it out.")
@@ -108,11 +108,11 @@ def check(config: Config, dataset: Dataset) -> None:
 def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
     """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
     mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
-    if config.source.inputs == "raw":
+    if config.dataset.inputs == "raw":
         return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
     source = source_of(config, dataset, device)
     vectors = embed(source, dataset, chosen)
-    lens = Lens(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std, source.mirror)
+    lens = FrozenEncoder(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std, source.mirror)
     spread = vectors.std(0)
     spread = torch.where(spread > 1e-8, spread, 1.0)
     places = torch.arange(len(vectors))

@@ -15,7 +15,7 @@ from complementary.data.formats import read_bytes
 from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
 from complementary.engine.run_folder import result_of
 from complementary.errors import UserError
-from complementary.training.frozen import Lens
+from complementary.training.frozen import FrozenEncoder
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Predictor:
     shape: tuple[int, ...]
     mean: Tensor
     std: Tensor
-    lens: Lens | None = None
+    lens: FrozenEncoder | None = None
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
@@ -63,7 +63,7 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
     network.load_state_dict(tensors)
     network.eval()
-    lens = Lens.read(folder / "encoder.safetensors") if record.get("features") else None
+    lens = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
     mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
     return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from complementary import files, transitions
-from complementary.config import Config, configure
+from complementary.config import Config
 from complementary.data import Dataset
 from complementary.engine.backend import Engine, device_name, versions
-from complementary.engine.distributed import ALONE, Team
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.run_folder import carry_out, loop
 from complementary.scores import thirds
-from complementary.training.self_training import Refiner
-from complementary.training.task import Problem, prepare
+from complementary.training.self_training import SelfTrainer
+from complementary.training.task import Task, prepare
 from complementary.training.trainer import Trainer
 
 Progress = Callable[[Trainer], None]
@@ -41,28 +41,28 @@ def run(
     checkpoint_seconds: float = 30.0,
     progress: Progress | None = None,
     dataset: Dataset | None = None,
-    team: Team = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Any]:
     """Train as ``config`` says and return the result (the content of result.json).
 
     ``out``: the run's folder; None keeps everything in memory. ``resume``: go on with the run that is
     there. ``progress`` is called after every step, also of a first training (see `start`). ``dataset``: use this one,
-    whatever the configuration names. ``team``: the processes that share the work; only the one that leads returns
+    whatever the configuration names. ``processes``: the processes that share the work; only the one that leads returns
     something.
     """
     if out is None:
-        trainer = start(config, device, dataset, team, progress)
+        trainer = start(config, device, dataset, processes, progress)
         loop(trainer, progress=progress)
         return summarise(trainer)
     return carry_out(
         Path(out),
         config,
-        lambda: start(config, device, dataset, team, progress),
+        lambda: start(config, device, dataset, processes, progress),
         _close,
         resume=resume,
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
-        team=team,
+        processes=processes,
     )
 
 
@@ -70,62 +70,64 @@ def start(
     config: Config,
     device: str | Engine = "auto",
     dataset: Dataset | None = None,
-    team: Team = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
     progress: Progress | None = None,
 ) -> Trainer:
     """Prepare data and network. Trained is only what comes first: to estimate a transition matrix, and on features
     before their encoder is refined; a run that is resumed repeats that."""
     engine = Engine.of(device)
-    problem = prepare(config, dataset, str(engine.device))
+    task = prepare(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
-        problem = _with_estimate(config, problem, engine, team, progress)
-    if not config.training.refine:
-        return Trainer(config, problem, engine, team)
-    refiner = _refiner(config, problem, dataset, engine, team)  # says what is wrong before anything is trained
-    first = _trained(config, problem, engine, team, "on features, ", progress)
+        task = _with_estimate(config, task, engine, processes, progress)
+    if not config.training.self_training:
+        return Trainer(config, task, engine, processes)
+    self_trainer = _refiner(config, task, dataset, engine, processes)  # says what is wrong before anything is trained
+    first = _trained(config, task, engine, processes, "on features, ", progress)
     if first.selected:
         first.model.load_state_dict(first.selected)
-    refiner.begin(team.told(_predictions(first, problem)), accuracies(first.history))
-    return refiner
+    self_trainer.begin(processes.broadcast(_predictions(first, task)), accuracies(first.history))
+    return self_trainer
 
 
 def _with_estimate(
-    config: Config, problem: Problem, engine: Engine, team: Team, progress: Progress | None = None
-) -> Problem:
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None = None
+) -> Task:
     """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
-    plain = configure(config, loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    first = _trained(plain, problem, engine, team, "for the matrix, ", progress)
-    matrix = team.told(transitions.estimate_transition(_predictions(first, problem), problem.excluded))
-    return dataclasses.replace(problem, transition=matrix, loss_transition=matrix)
+    plain = config.with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    first = _trained(plain, task, engine, processes, "for the matrix, ", progress)
+    matrix = processes.broadcast(transitions.estimate_transition(_predictions(first, task), task.excluded))
+    return dataclasses.replace(task, transition=matrix, loss_transition=matrix)
 
 
-def _refiner(config: Config, problem: Problem, dataset: Dataset | None, engine: Engine, team: Team) -> Refiner:
-    """What refines the encoder of ``problem``, on the same examples as pictures."""
-    assert problem.lens is not None  # the configuration says so
-    pictures = prepare(configure(config, inputs="raw", refine=0), dataset, str(engine.device))
-    matrices: dict[str, Any] = {"transition": problem.transition, "loss_transition": problem.loss_transition}
-    return Refiner(config, dataclasses.replace(pictures, **matrices), problem.lens, engine, team)
+def _refiner(
+    config: Config, task: Task, dataset: Dataset | None, engine: Engine, processes: ProcessGroup
+) -> SelfTrainer:
+    """What refines the encoder of ``task``, on the same examples as pictures."""
+    assert task.lens is not None  # the configuration says so
+    pictures = prepare(config.with_(inputs="raw", self_training=0), dataset, str(engine.device))
+    matrices: dict[str, Any] = {"transition": task.transition, "loss_transition": task.loss_transition}
+    return SelfTrainer(config, dataclasses.replace(pictures, **matrices), task.lens, engine, processes)
 
 
 def _trained(
-    config: Config, problem: Problem, engine: Engine, team: Team, stage: str, progress: Progress | None
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
     """A training that comes first, at its end."""
-    trainer = Trainer(config, problem, engine, team)
+    trainer = Trainer(config, task, engine, processes)
     trainer.stage = stage
     loop(trainer, progress=progress)
     return trainer
 
 
-def _predictions(trainer: Trainer, problem: Problem) -> Tensor:
+def _predictions(trainer: Trainer, task: Task) -> Tensor:
     """Probabilities [N, K], on the CPU, for the training examples of all processes."""
-    inputs = trainer.problem.train if trainer.team.size == 1 else problem.train
+    inputs = trainer.task.train if trainer.processes.size == 1 else task.train
     return trainer.logits(inputs).softmax(1).cpu()
 
 
 def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
     """Write the weights, of the last epoch and of the selected one."""
-    p = trainer.problem
+    p = trainer.task
     record = {
         "config": trainer.config.hash(),
         "classes": p.classes,
@@ -149,13 +151,13 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
 
 def summarise(trainer: Trainer) -> dict[str, Any]:
     """The result of a finished run, as in result.json. Fractions, not percent; None where it cannot be known."""
-    history, facts = trainer.history, dict(trainer.problem.facts)
+    history, facts = trainer.history, dict(trainer.task.facts)
     images = len(history) * trainer.steps_per_epoch * trainer.config.training.batch
     last, selected = history[-1], _selected(history)
     known = "accuracy" in last
     return {
         **accuracies(history),
-        **(_before(trainer.before) if isinstance(trainer, Refiner) else {}),
+        **(_before(trainer.before) if isinstance(trainer, SelfTrainer) else {}),
         **({f"{k}_last": v for k, v in _by_class(last, facts).items()} if known else {}),
         **({f"{k}_selected": v for k, v in _by_class(selected, facts).items()} if known and selected else {}),
         "noise_ratio": facts.pop("oracle_noise_ratio", None),
@@ -165,7 +167,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "config": dataclasses.asdict(trainer.config),
         "config_hash": trainer.config.hash(),
         "device": device_name(trainer.device),
-        "processes": trainer.team.size,
+        "processes": trainer.processes.size,
         "precision": trainer.engine.precision,
         "versions": versions(),
     }

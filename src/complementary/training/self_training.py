@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 from complementary import networks
-from complementary.config import Config, configure
+from complementary.config import Config
 from complementary.encoders.backbone import describe
 from complementary.engine.backend import Engine
-from complementary.engine.distributed import ALONE, Team
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import set_rate
 from complementary.losses import LOSSES, Loss
-from complementary.training.frozen import Lens
-from complementary.training.task import Problem
+from complementary.training.frozen import FrozenEncoder
+from complementary.training.task import Task
 from complementary.training.trainer import Trainer
 
 KEPT = 0.95  # share of the earlier predictions that the end of an epoch leaves in place
 
 
-class Refiner(Trainer):
-    """An encoder and its last layer in training. ``problem``: of pictures; nothing is believed before `begin`.
+class SelfTrainer(Trainer):
+    """An encoder and its last layer in training. ``task``: of pictures; nothing is believed before `begin`.
 
     predicted float [N, K]: probabilities for the training examples of all processes; belief [n, K]: for its own ones.
     """
@@ -37,19 +37,23 @@ class Refiner(Trainer):
     def __init__(
         self,
         config: Config,
-        problem: Problem,
-        lens: Lens,
+        task: Task,
+        lens: FrozenEncoder,
         device: str | torch.device | Engine,
-        team: Team = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         t, self.lens, self.kept = config.training, lens, KEPT
-        options: dict[str, Any] = {"epochs": t.refine, "lr": t.refine_lr, "policy": t.refine_policy}
-        super().__init__(configure(config, **options), problem, device, team)
-        self.config, self.config_hash, self.lr = config, config.hash(), t.refine_lr
+        options: dict[str, Any] = {
+            "epochs": t.self_training,
+            "lr": t.self_training_lr,
+            "policy": t.self_training_policy,
+        }
+        super().__init__(config.with_(**options), task, device, processes)
+        self.config, self.config_hash, self.lr = config, config.hash(), t.self_training_lr
         for group in self.optimiser.param_groups:
             group["lr"] = self.as_rate(self.lr)
         self.loss = functools.partial(self.engine.compiled(with_beliefs), LOSSES[t.loss])
-        self.predicted = torch.full((self.examples, len(problem.classes)), 1 / len(problem.classes), device=self.device)
+        self.predicted = torch.full((self.examples, len(task.classes)), 1 / len(task.classes), device=self.device)
         self.belief = self._believe()
         self.before: dict[str, Any] = {}
         self.train_logits = self._train_logits if self.streamed else self.capture(self._train_logits)
@@ -63,7 +67,7 @@ class Refiner(Trainer):
     def network(self) -> networks.Network:
         """The encoder, with a new last layer."""
         assert self.lens is not None  # the first thing that was set
-        kind, p = describe(self.lens.body), self.problem
+        kind, p = describe(self.lens.body), self.task
         model = networks.build(kind["body"], p.shape, len(p.classes), self.config.seed, kind["max_pool"])
         last = {f"fc.{name}": value for name, value in model.fc.state_dict().items()}
         model.load_state_dict(self.lens.body.state_dict() | last)
@@ -86,17 +90,17 @@ class Refiner(Trainer):
         """Let predictions and beliefs follow the network."""
         super().open_epoch()
         if self.epoch > 0:
-            own = self.predicted[self.team.part()].lerp(self.train_logits().softmax(1), 1 - self.kept)
-            self.predicted.copy_(self.team.gathered(own, self.examples))
+            own = self.predicted[self.processes.part()].lerp(self.train_logits().softmax(1), 1 - self.kept)
+            self.predicted.copy_(self.processes.all_gather(own, self.examples))
             self.belief.copy_(self._believe())
 
     # --- around it --------------------------------------------------------------------------------
 
     def _believe(self) -> Tensor:
-        return posterior(self.predicted[self.team.part()], self.problem.excluded, self.problem.transition)
+        return posterior(self.predicted[self.processes.part()], self.task.excluded, self.task.transition)
 
     def _train_logits(self) -> Tensor:
-        return self.logits(self.problem.train)
+        return self.logits(self.task.train)
 
     def tensors(self) -> dict[str, Tensor]:
         """As of any training, and the predictions."""

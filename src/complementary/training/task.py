@@ -1,6 +1,6 @@
 """From a configuration to the tensors that training sees: examples, labels, clusters, what is held out.
 
-True labels stop here. What leaves for training is a `Problem`; figures that needed truth are in its
+True labels stop here. What leaves for training is a `Task`; figures that needed truth are in its
 ``facts`` under names that begin with ``oracle``.
 """
 
@@ -18,15 +18,15 @@ from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
 from complementary.data.selection import matrices, supervise, truth_of
-from complementary.engine.distributed import Team
+from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.mixing import GroupMixup, Pool
 from complementary.rng import address, generator
-from complementary.training.frozen import Lens, check, look
+from complementary.training.frozen import FrozenEncoder, check, look
 
 
 @dataclass(frozen=True)
-class Problem:
+class Task:
     """All that a training run needs. Inputs may stay where they are, in a memory map; the rest is on one device.
 
     train [N, ...], excluded uint8 [N, K], group int64 [N] or None: the training examples. held,
@@ -48,7 +48,7 @@ class Problem:
     flip: bool
     transition: Tensor
     loss_transition: Tensor
-    lens: Lens | None = None
+    lens: FrozenEncoder | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
@@ -66,26 +66,26 @@ class Problem:
         """Shape of one example."""
         return tuple(self.train.shape[1:])
 
-    def to(self, device: torch.device, inputs: bool = True) -> "Problem":
-        """The same problem with every tensor on ``device``; ``inputs=False`` leaves the inputs where they are."""
+    def to(self, device: torch.device, inputs: bool = True) -> "Task":
+        """The same task with every tensor on ``device``; ``inputs=False`` leaves the inputs where they are."""
         stay = () if inputs else ("train", "held", "test_inputs")
         parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in stay}
         moved: dict[str, Any] = {k: v.to(device) for k, v in parts.items() if isinstance(v, Tensor | Rows)}
         return dataclasses.replace(self, **moved)
 
-    def shard(self, team: Team) -> "Problem":
+    def shard(self, processes: ProcessGroup) -> "Task":
         """One process's part of the training examples; what is held out and tested is for process 0 alone."""
-        if team.size == 1:
+        if processes.size == 1:
             return self
-        part, group = team.part(), self.group
-        kept: dict[str, Any] = {} if team.leads else {"held": self.held.take(slice(0)), "test_inputs": None}
+        part, group = processes.part(), self.group
+        kept: dict[str, Any] = {} if processes.is_main else {"held": self.held.take(slice(0)), "test_inputs": None}
         kept |= {"train": self.train.take(part), "excluded": self.excluded[part].contiguous()}
         return dataclasses.replace(self, group=None if group is None else group[part].contiguous(), **kept)
 
 
-def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Problem:
+def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Task:
     """Load the data (or take ``dataset``), draw labels, cluster, hold out. ``device``: where an encoder works."""
-    dataset = dataset or data.load(config.source.data)
+    dataset = dataset or data.load(config.dataset.data)
     check(config, dataset)
     classes = len(dataset.classes)
     chosen, generating, excluded = supervise(config, dataset)
@@ -93,14 +93,14 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
     transition, loss_transition = matrices(config, truth, excluded, generating)
     group = group_of(config, dataset, chosen, device)
     seen = look(config, dataset, chosen, device)
-    train, held = hold_out(len(chosen), config.source.holdout, config.seed)
+    train, held = hold_out(len(chosen), config.dataset.holdout, config.seed)
     if len(train) < config.training.batch:
         raise UserError(
             f"There are {len(train)} training examples ({len(held)} more are held out), fewer than one batch of "
             f"{config.training.batch}; set batch (--batch) to {max(2, len(train))} or less."
         )
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
-    problem = Problem(
+    task = Task(
         classes=dataset.classes,
         train=rows_of(seen.source, seen.places[train]),
         excluded=excluded[train],
@@ -116,7 +116,7 @@ def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto"
         loss_transition=loss_transition,
         lens=seen.lens,
     )
-    return dataclasses.replace(problem, facts=_facts(config, problem, None if truth is None else truth[train], classes))
+    return dataclasses.replace(task, facts=_facts(config, task, None if truth is None else truth[train], classes))
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -127,50 +127,50 @@ def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
-    """The true labels of a problem's training examples, int [N]: for oracle pictures and studies only."""
-    dataset = dataset or data.load(config.source.data)
+    """The true labels of a task's training examples, int [N]: for oracle pictures and studies only."""
+    dataset = dataset or data.load(config.dataset.data)
     chosen, _, _ = supervise(config, dataset)
-    train, _ = hold_out(len(chosen), config.source.holdout, config.seed)
+    train, _ = hold_out(len(chosen), config.dataset.holdout, config.seed)
     return truth_of(dataset, "an oracle study")[chosen][train]
 
 
-def build_mixer(config: Config, problem: Problem, load: Any) -> GroupMixup | None:
+def build_mixer(config: Config, task: Task, load: Any) -> GroupMixup | None:
     """The mixer of this configuration; ``load`` serves its pool if partners come from the whole set."""
-    m = config.mixing
+    m, v = config.mixing, config.variant
     if m.mix == "none":
         return None
     options: dict[str, Any] = {
-        name: getattr(m, name) for name in ("alpha", "partner", "lam", "label_weights", "alone", "share")
-    }
-    options |= {"anchor": m.anchor, "constant": m.constant} if m.mix == "micm" else {}
-    options |= {"same_class": m.same_class} if m.mix == "extra-class" else {}
+        name: getattr(v, name) for name in ("partner", "lam", "label_weights", "alone", "share")
+    } | {"alpha": m.alpha}
+    options |= {"anchor": v.anchor, "constant": v.constant} if m.mix == "micm" else {}
+    options |= {"same_class": v.same_class} if m.mix == "extra-class" else {}
     mixer = mixing.build(m.mix, **options)
-    if mixer is not None and m.partners_from == "dataset":
-        ids = mixer.groups(problem.excluded, problem.group)
+    if mixer is not None and v.partners_from == "dataset":
+        ids = mixer.groups(task.excluded, task.group)
         mixer = dataclasses.replace(mixer, pool=Pool(mixing.group(ids), load))
     return mixer
 
 
-def _facts(config: Config, problem: Problem, truth: Tensor | None, classes: int) -> dict[str, Any]:
+def _facts(config: Config, task: Task, truth: Tensor | None, classes: int) -> dict[str, Any]:
     """What a reader of the result wants to know of the data; the oracle part needs truth."""
     facts: dict[str, Any] = {
-        "examples": len(problem.train),
-        "held_out": len(problem.held),
-        "label_counts": problem.excluded.sum(0).tolist(),
+        "examples": len(task.train),
+        "held_out": len(task.held),
+        "label_counts": task.excluded.sum(0).tolist(),
         "uses_oracle": config.training.transition == "oracle" or _source(config) == "truth",
     }
     if truth is None:
         return facts
-    mixer = build_mixer(config, problem, None)
+    mixer = build_mixer(config, task, None)
     facts["oracle_class_counts"] = torch.bincount(truth, minlength=classes).tolist()
-    facts["oracle_label_noise"] = float((problem.excluded[torch.arange(len(truth)), truth] > 0).double().mean())
-    facts["oracle_noise_ratio"] = 0.0 if mixer is None else _noise_ratio(config, problem, mixer, truth)
+    facts["oracle_label_noise"] = float((task.excluded[torch.arange(len(truth)), truth] > 0).double().mean())
+    facts["oracle_noise_ratio"] = 0.0 if mixer is None else _noise_ratio(config, task, mixer, truth)
     return facts
 
 
-def _noise_ratio(config: Config, problem: Problem, mixer: GroupMixup, truth: Tensor) -> float:
+def _noise_ratio(config: Config, task: Task, mixer: GroupMixup, truth: Tensor) -> float:
     batch, seed = config.training.batch, address(config.seed, "noise")
-    return oracle.noise_ratio(mixer, truth, problem.excluded, problem.group, batch, seed)
+    return oracle.noise_ratio(mixer, truth, task.excluded, task.group, batch, seed)
 
 
 def _source(config: Config) -> str:

@@ -17,31 +17,31 @@ from complementary.config import Config
 from complementary.data.rows import Rows
 from complementary.engine.backend import Engine
 from complementary.engine.batches import pieces, too_large
-from complementary.engine.distributed import ALONE, Team
-from complementary.engine.loop import Job, load_optimiser, named, optimiser_tensors
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from complementary.engine.loop import TrainingLoop, load_optimiser, named, optimiser_tensors
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import Draw, GroupMixup
-from complementary.training.frozen import Lens
-from complementary.training.task import Problem, build_mixer
+from complementary.training.frozen import FrozenEncoder
+from complementary.training.task import Task, build_mixer
 
 
-class Trainer(Job):
+class Trainer(TrainingLoop):
     """A classifier in training. lens: the encoder that makes its features, or that it began with."""
 
-    lens: Lens | None = None
+    lens: FrozenEncoder | None = None
 
     def __init__(
-        self, config: Config, problem: Problem, device: str | torch.device | Engine, team: Team = ALONE
+        self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         t = config.training
-        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(problem.train), Engine.of(device), team)
-        self.config, self.lens = config, self.lens or problem.lens
-        problem = problem.shard(team)
-        self.streamed = too_large((problem.train, problem.held, problem.test_inputs), self.engine)
-        self.problem = problem = problem.to(self.device, inputs=not self.streamed)
-        self.feed = self.feed_of(problem.train, self.streamed)
-        shape = problem.shape
+        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(task.train), Engine.of(device), processes)
+        self.config, self.lens = config, self.lens or task.lens
+        task = task.shard(processes)
+        self.streamed = too_large((task.train, task.held, task.test_inputs), self.engine)
+        self.task = task = task.to(self.device, inputs=not self.streamed)
+        self.feed = self.feed_of(task.train, self.streamed)
+        shape = task.shape
         images = len(shape) == 3
         self.model = self.network()
         if images:  # the layout that convolutions are fastest in
@@ -61,7 +61,7 @@ class Trainer(Job):
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads, so it is not pure
         self.mix = mix if pooled else self.engine.compiled(mix)
         self.loss = self.engine.compiled(LOSSES[t.loss])
-        self.loss_transition = problem.loss_transition.to(self.device, torch.float32)
+        self.loss_transition = task.loss_transition.to(self.device, torch.float32)
         captured = self.capture if not self.streamed else lambda function: function
         self.held_logits, self.test_logits = captured(self._held_logits), captured(self._test_logits)
         self.selected: dict[str, Tensor] = {}
@@ -73,7 +73,7 @@ class Trainer(Job):
 
         ``batch`` [B, ...]: their raw inputs, where those are streamed.
         """
-        p, count = self.problem, len(index)
+        p, count = self.task, len(index)
         moves = None if self.augment is None else self.augment.draw(count, self.device, random)
         inputs, places = self.feed.find(index, batch)
         raw: Tensor = self.take(self.augment, inputs, places, moves)
@@ -85,18 +85,18 @@ class Trainer(Job):
         """One update on the examples at ``index`` int [B] -> the loss, a scalar on the device."""
         self.model.train()
         x, excluded = self.load(index, random, batch)
-        if self.config.mixing.clean_pass:
+        if self.config.variant.clean_pass:
             with torch.no_grad(), self.engine.autocast():
                 self.forward(self.model, x)
         if self.mixer is not None:
             draw = self.mixer.draw(len(index), self.device, random)
-            x, excluded = self.mix(self.mixer, x, excluded, self.problem.group, index, draw, random)
+            x, excluded = self.mix(self.mixer, x, excluded, self.task.group, index, draw, random)
         with self.engine.autocast():
             logits = self.forward(self.model, x)
         loss, labelled = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        loss = self.team.average(self.model, loss.detach(), labelled)
+        loss = self.processes.average(self.model, loss.detach(), labelled)
         self.optimiser.step()
         return loss
 
@@ -106,7 +106,7 @@ class Trainer(Job):
         As coded, black images count too.
         """
         labelled = (excluded.sum(1) > 0).sum()
-        if self.config.mixing.alone == "black":
+        if self.config.variant.alone == "black":
             return losses.mean(), torch.ones_like(labelled)
         return losses.sum() / labelled.clamp_min(1), labelled
 
@@ -114,7 +114,7 @@ class Trainer(Job):
 
     def network(self) -> networks.Network:
         """A new classifier."""
-        kind, p, seed = self.config.network, self.problem, self.config.seed
+        kind, p, seed = self.config.network, self.task, self.config.seed
         name = kind.model if kind.model != "auto" else _suited(p)
         return networks.build(name, p.shape, len(p.classes), seed, kind.max_pool)
 
@@ -124,7 +124,7 @@ class Trainer(Job):
 
     def open_epoch(self) -> None:
         """Forget Adam's moments if asked to; in place, because a captured step holds on to them."""
-        if self.config.training.reset_optimizer:
+        if self.config.variant.reset_optimizer:
             for slots in self.optimiser.state.values():
                 for value in slots.values():
                     value.zero_()
@@ -140,21 +140,21 @@ class Trainer(Job):
     def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
         """Predictions without augmentation, in evaluation mode: inputs [N, ...], anywhere -> [N, K] on the device."""
         self.model.eval()
-        p, ahead = self.problem, True if self.streamed else None
+        p, ahead = self.task, True if self.streamed else None
         with self.engine.autocast():
             parts = [self.model(normalise(x, p.mean, p.std)) for x in pieces(inputs, self.device, batch, ahead)]
         return torch.cat(parts).float()
 
     def _held_logits(self) -> Tensor:
-        return self.logits(self.problem.held)
+        return self.logits(self.task.held)
 
     def _test_logits(self) -> Tensor:
-        assert self.problem.test_inputs is not None
-        return self.logits(self.problem.test_inputs)
+        assert self.task.test_inputs is not None
+        return self.logits(self.task.test_inputs)
 
     def evaluate(self) -> dict[str, Any]:
         """Scores of this moment: truth-free ones on the held-out labels, accuracy on the test set."""
-        p, scores = self.problem, dict[str, Any]()
+        p, scores = self.task, dict[str, Any]()
         if len(p.held):
             logits = self.held_logits()
             for score in SCORES:
@@ -177,7 +177,7 @@ class Trainer(Job):
         """Take back what `tensors` gave."""
         if self.lens is not None and not torch.equal(tensors.get("encoder", self.lens.mark), self.lens.mark):
             raise UserError(
-                f"The encoder {self.config.grouping.encoder} is another one than this run began with; put the first "
+                f"The encoder {self.config.cluster.encoder} is another one than this run began with; put the first "
                 "one back, or start anew with another --out."
             )
         self.model.load_state_dict(named("model", tensors))
@@ -185,25 +185,25 @@ class Trainer(Job):
         load_optimiser(self.optimiser, tensors)
 
     def _mixer(self) -> GroupMixup | None:
-        if self.streamed and self.config.mixing.partners_from == "dataset":
+        if self.streamed and self.config.variant.partners_from == "dataset":
             raise UserError(
                 "Partners from the whole set (--partners-from dataset) need inputs that lie on the device, but these "
                 "are streamed; use --partners-from batch, or --stream never if they fit."
             )
-        return build_mixer(self.config, self.problem, self.load)
+        return build_mixer(self.config, self.task, self.load)
 
     def _policy(self, images: bool) -> auto.Policy | None:
         name = self.config.training.policy
         if name != "none" and not images:
             raise UserError(f"The policy {name} changes pictures, but the inputs are vectors; leave --policy out.")
-        return auto.build(name, self.problem.mean.tolist()) if images else None
+        return auto.build(name, self.task.mean.tolist()) if images else None
 
     def _augmentation(self, shape: tuple[int, ...]) -> Augment:
         t = self.config.training
         padding = default_padding(shape[1]) if t.padding is None else t.padding
         if padding >= min(shape[1:]):
             raise UserError(f"The crop padding is {padding}, but the pictures are only {shape[1]} x {shape[2]} pixels.")
-        return Augment(padding, self.problem.flip if t.flip is None else t.flip)
+        return Augment(padding, self.task.flip if t.flip is None else t.flip)
 
 
 def take(augment: Augment | None, inputs: Tensor, index: Tensor, moves: Moves | None) -> Tensor:
@@ -234,8 +234,8 @@ def forward(model: nn.Module, x: Tensor) -> Tensor:
 SCORES = (validate.scel, validate.ure, validate.estimated_accuracy, validate.estimated_accuracy_error)
 
 
-def _suited(problem: Problem) -> str:
+def _suited(task: Task) -> str:
     """The network that ``auto`` stands for."""
-    if problem.lens is not None:
+    if task.lens is not None:
         return "linear"
-    return "cnn" if len(problem.shape) == 3 and min(problem.shape[1:]) >= 16 else "mlp"
+    return "cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 16 else "mlp"
