@@ -18,7 +18,7 @@ def test_what_is_written_is_read(root, images, store):
     held = cache.read(root, "x")
     assert np.array_equal(held.arrays["train/inputs"], images.transpose(0, 1, 3, 2))
     assert isinstance(held.arrays["train/inputs"], np.memmap)
-    assert held.manifest["dataset"] == "a test"
+    assert held.manifest["source"] == "a test"
     cache.verify(held)
     assert cache.names(root) == ["x"]
 

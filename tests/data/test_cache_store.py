@@ -39,7 +39,7 @@ def test_from_a_folder_then_from_the_cache(tiny, tiny_folder, tiny_arrays, root,
 
 def test_the_environment_names_the_folder(tiny, tiny_folder, root, said, monkeypatch):
     monkeypatch.setenv("COMPLEMENTARY_DATA", str(tiny_folder))
-    assert obtain(tiny, root, None, said.append).manifest["dataset"] == f"folder {tiny_folder}"
+    assert obtain(tiny, root, None, said.append).manifest["source"] == f"folder {tiny_folder}"
 
 
 @pytest.mark.parametrize("where", ["subfolder", "archive", "the archive itself", "npz"])

