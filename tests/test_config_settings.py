@@ -20,7 +20,7 @@ from complementary.config import (
     require,
     to_toml,
 )
-from complementary.encoders import ENCODERS
+from complementary.encoders.objectives import OBJECTIVES
 from complementary.errors import UserError
 
 KINDS = [Config, PretrainConfig]
@@ -37,7 +37,7 @@ PRETRAIN = {
     "long_tail": st.floats(1, 1e12),
     "head": st.none() | st.integers(1, 10**9),
     "draws": st.sampled_from(["addressed", "paper"]),
-    "encoder": st.sampled_from(sorted(ENCODERS)),
+    "encoder": st.sampled_from(sorted(OBJECTIVES)),
     "body": st.sampled_from(["auto", "cnn", "resnet18"]),
     "max_pool": st.booleans(),
     "epochs": st.integers(1, 10**6),

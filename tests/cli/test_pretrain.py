@@ -10,7 +10,7 @@ from PIL import Image
 
 from complementary import files, networks
 from complementary.config import PretrainConfig, options_of, read_toml
-from complementary.encoders import ENCODERS
+from complementary.encoders.objectives import OBJECTIVES
 
 FAST = ("--epochs", 2, "--batch", 256, "--device", "cpu")
 LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")
@@ -19,7 +19,7 @@ LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")
 @pytest.fixture(autouse=True)
 def narrow(tmp_path, monkeypatch):
     for name, width in (("simsiam", {"bottleneck": 8}), ("byol", {"out": 16}), ("mocov3", {"out": 16})):
-        monkeypatch.setitem(ENCODERS, name, functools.partial(ENCODERS[name], width=32, **width))
+        monkeypatch.setitem(OBJECTIVES, name, functools.partial(OBJECTIVES[name], width=32, **width))
     monkeypatch.setattr(networks, "SmallCNN", functools.partial(networks.SmallCNN, width=8))
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def test_help_names_every_option(cll):
         assert f"--{name.replace('_', '-')}" in out
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 def test_a_run_is_written_to_its_folder_and_told(cll, tmp_path, encoder):
     status, out, _ = cll("pretrain", *FAST, "--encoder", encoder, "--probe-every", 2, "--out", tmp_path / "x")
     assert status == 0
@@ -196,7 +196,7 @@ def test_images_without_labels_can_be_pretrained_on(cll, tmp_path, unlabelled):
     with np.load(unlabelled) as held:
         np.savez(tmp_path / "full.npz", images=held["images"], not_y=np.arange(300) % 3)
     assert cll("pretrain", *FAST, "--data", tmp_path / "full.npz", "--out", tmp_path / "full")[0] == 0
-    bare, full = (files.read(tmp_path / name / "encoder.safetensors")[0] for name in ("bare", "full"))
+    bare, full = (files.read_checkpoint(tmp_path / name / "encoder.safetensors")[0] for name in ("bare", "full"))
     assert all((bare[key] == full[key]).all() for key in full), "labels play no part"
     assert cll("pretrain", "--data", unlabelled, "--show-views", tmp_path / "v.png")[0] == 0
 

@@ -22,7 +22,7 @@ from complementary.clusters.features import Source, embed, embed_test, find_body
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
 from complementary.data.selection import supervise
-from complementary.encoders import ENCODERS
+from complementary.encoders.objectives import OBJECTIVES
 from complementary.encoders.backbone import features
 from complementary.encoders.pretrain import chosen_images, pretrain
 from complementary.errors import UserError
@@ -45,7 +45,7 @@ VECTORS = Dataset("blobs", Split(torch.randn(40, 3)), None, ("a", "b"), (0.0,) *
 def cache(tmp_path, monkeypatch):
     """Narrow networks, and no test sees the user's cache."""
     for name, width in (("simsiam", {"bottleneck": 8}), ("byol", {"out": 16}), ("mocov3", {"out": 16})):
-        monkeypatch.setitem(ENCODERS, name, functools.partial(ENCODERS[name], width=32, **width))
+        monkeypatch.setitem(OBJECTIVES, name, functools.partial(OBJECTIVES[name], width=32, **width))
     monkeypatch.setattr(networks, "SmallCNN", functools.partial(networks.SmallCNN, width=8))
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -173,7 +173,7 @@ def test_the_encoder_of_a_run_is_applied(folder):
     assert is_unit(z)
     body = networks.SmallCNN((1, 8, 8), 1)
     del body.fc
-    body.load_state_dict(files.read(folder / "encoder.safetensors")[0])
+    body.load_state_dict(files.read_checkpoint(folder / "encoder.safetensors")[0])
     wanted = features(body, DIGITS.train.inputs[SOME], torch.tensor(DIGITS.mean), torch.tensor(DIGITS.std))
     torch.testing.assert_close(z, wanted)
     torch.testing.assert_close(embed(from_(f"run:{folder}"), DIGITS, ALL)[SOME], z, atol=1e-5, rtol=0)
@@ -195,7 +195,7 @@ def test_a_folder_without_an_encoder_is_refused(folder, tmp_path):
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(UserError, match="was altered"):
         embed(from_(f"run:{folder}"), DIGITS, SOME)
-    files.write(path, {"assignment": SOME}, {"version": 1})
+    files.write_checkpoint(path, {"assignment": SOME}, {"version": 1})
     with pytest.raises(UserError, match="is not an encoder; give a folder that cll pretrain wrote"):
         embed(from_(f"run:{folder}"), DIGITS, SOME)
 
@@ -262,8 +262,8 @@ def test_a_long_embedding_says_how_far_it_is(monkeypatch, capsys):
 
 def test_a_classifier_of_ours_is_an_encoder_without_its_last_layer(tmp_path, resnet, weights):
     record = {"model": "resnet18", "shape": [3, 32, 32], "max_pool": resnet.max_pool}
-    files.write(tmp_path / "last.safetensors", weights, record)
-    files.write(tmp_path / "other.safetensors", weights, record | {"max_pool": not resnet.max_pool})
+    files.write_checkpoint(tmp_path / "last.safetensors", weights, record)
+    files.write_checkpoint(tmp_path / "other.safetensors", weights, record | {"max_pool": not resnet.max_pool})
     other = find_body(Source(f"file:{tmp_path / 'other.safetensors'}"), COLOUR)
     assert other.max_pool is not resnet.max_pool
     z = embed(Source(f"file:{tmp_path / 'last.safetensors'}"), COLOUR, torch.tensor([3, 0]))
@@ -375,7 +375,7 @@ def stages(cache):
     return sorted((cache / "stages").iterdir())
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 def test_a_named_encoder_is_pretrained_once(cache, encoder):
     steps = []
     first = embed(from_(encoder), DIGITS, SOME, progress=steps.append)

@@ -16,7 +16,7 @@ def stored(tmp_path):
     body, _ = build_body("cnn", SHAPE, 7, True)
     tensors = {k: v.half() if v.is_floating_point() else v for k, v in body.state_dict().items()}
     record = describe(body) | {"shape": list(SHAPE), "mean": [0.5] * 3, "std": [0.2] * 3}
-    files.write(tmp_path / "encoder.safetensors", tensors, record)
+    files.write_checkpoint(tmp_path / "encoder.safetensors", tensors, record)
     return tmp_path, tensors
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from complementary.encoders import BYOL
+from complementary.encoders.objectives import BYOL
 from complementary.encoders.backbone import build_body
 from complementary.rng import generator
 

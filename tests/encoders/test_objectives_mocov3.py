@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from complementary.encoders import MoCoV3
+from complementary.encoders.objectives import MoCoV3
 from complementary.encoders.backbone import build_body
 from complementary.rng import generator
 

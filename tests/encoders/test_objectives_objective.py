@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from complementary.encoders import BYOL, ENCODERS, MoCoV3, SimSiam
+from complementary.encoders.objectives import BYOL, OBJECTIVES, MoCoV3, SimSiam
 from complementary.encoders.backbone import build_body
 from complementary.encoders.objectives import Objective, cosine, head
 from complementary.networks import Network
@@ -22,7 +22,7 @@ def views(count=12, seed=0):
 
 def objective(name, **widths):
     body, width = build_body("cnn", SHAPE, 0, True)
-    return ENCODERS[name](body, width, width=16, **widths)
+    return OBJECTIVES[name](body, width, width=16, **widths)
 
 
 def kinds(network):
@@ -60,17 +60,17 @@ def test_a_last_norm_has_no_scale_and_makes_the_bias_before_it_needless():
     ],
 )
 def test_heads_have_the_widths_of_the_papers(name, projector, predictor, last_norm):
-    built = ENCODERS[name](*build_body("cnn", SHAPE, 0, True))
+    built = OBJECTIVES[name](*build_body("cnn", SHAPE, 0, True))
     for part, widths, norm in zip((built.projector, built.predictor), (projector, predictor), last_norm, strict=True):
         assert [tuple(m.weight.shape) for m in part if isinstance(m, nn.Linear)] == widths
         assert isinstance(part[-1], nn.BatchNorm1d) == norm
 
 
 def test_every_encoder_is_in_the_table():
-    assert dict(ENCODERS.items()) == {"simsiam": SimSiam, "byol": BYOL, "mocov3": MoCoV3}
+    assert dict(OBJECTIVES.items()) == {"simsiam": SimSiam, "byol": BYOL, "mocov3": MoCoV3}
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("count", [2, 5, 12])
 def test_the_loss_is_a_finite_scalar_for_any_batch(name, count):
     loss = objective(name)(*views(count))
@@ -79,7 +79,7 @@ def test_the_loss_is_a_finite_scalar_for_any_batch(name, count):
     assert bool(torch.isfinite(loss))
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_loss_does_not_depend_on_which_view_is_first_or_on_the_order_of_the_images(name):
     built = objective(name)
     first, second = views()
@@ -89,7 +89,7 @@ def test_the_loss_does_not_depend_on_which_view_is_first_or_on_the_order_of_the_
     torch.testing.assert_close(built(first[order], second[order]), loss)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_weight_but_the_slow_copys_learns(name):
     built = objective(name)
     built(*views()).backward()
@@ -102,7 +102,7 @@ def test_every_weight_but_the_slow_copys_learns(name):
             assert float(parameter.grad.abs().max()) > 0, parameter_name
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_project_is_the_projector_on_the_bodys_features(name):
     built = objective(name).eval()
     x = views()[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from complementary.encoders import SimSiam
+from complementary.encoders.objectives import SimSiam
 from complementary.encoders.backbone import build_body
 from complementary.rng import generator
 

@@ -17,7 +17,8 @@ from complementary.augment.views import NUMBERS
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split
 from complementary.data.selection import supervise
-from complementary.encoders import ENCODERS, MoCoV3, Objective, pretrain
+from complementary.encoders import pretrain
+from complementary.encoders.objectives import OBJECTIVES, MoCoV3, Objective
 from complementary.encoders.backbone import build_body, features
 from complementary.encoders.objectives import cosine, head
 from complementary.encoders.pretrain import Pretrainer, two_views, views_for
@@ -32,7 +33,7 @@ SLOW = ["byol", "mocov3"]
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     for name, width in (("simsiam", {"bottleneck": 8}), ("byol", {"out": 16}), ("mocov3", {"out": 16})):
-        monkeypatch.setitem(ENCODERS, name, functools.partial(ENCODERS[name], width=32, **width))
+        monkeypatch.setitem(OBJECTIVES, name, functools.partial(OBJECTIVES[name], width=32, **width))
     monkeypatch.setattr(networks, "SmallCNN", functools.partial(networks.SmallCNN, width=8))
 
 
@@ -68,7 +69,7 @@ def schedule(config):
     return job, list(zip(*seen, strict=True))
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 @pytest.mark.parametrize("lr", [None, 0.7])
 def test_the_rate_falls_by_a_half_cosine_from_its_value_per_256_images(encoder, lr):
     job, (rates, *_) = schedule(small(encoder, lr=lr, epochs=3))
@@ -96,7 +97,7 @@ def test_the_momentum_of_the_slow_copy_rises_from_99_percent_to_one(encoder):
     assert len(job.optimiser.param_groups) == 1
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 def test_the_optimiser_holds_every_weight_that_learns_once_and_the_slow_copy_never(encoder):
     job = started(small(encoder, weight_decay=0.25))
     held = [id(p) for group in job.optimiser.param_groups for p in group["params"]]
@@ -122,15 +123,15 @@ def test_a_step_moves_the_slow_copy_after_the_weights(encoder):
 # --- resuming -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 @pytest.mark.parametrize("stop", [0, 4, STEPS, STEPS + 3])
 def test_a_job_goes_on_bit_by_bit_from_its_checkpoint(tmp_path, encoder, stop):
     whole, half = started(small(encoder)), started(small(encoder))
     for _ in range(stop):
         half.advance()
-    files.write(tmp_path / "c.safetensors", *half.state())
+    files.write_checkpoint(tmp_path / "c.safetensors", *half.state())
     resumed = started(small(encoder))
-    resumed.restore(*files.read(tmp_path / "c.safetensors"))
+    resumed.restore(*files.read_checkpoint(tmp_path / "c.safetensors"))
     for job in (whole, resumed):
         finish(job)
     assert whole.history == resumed.history
@@ -142,7 +143,7 @@ def contents(folder):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 def test_random_kills_leave_no_trace(tmp_path, encoder, in_child):
     config = small(encoder, epochs=3)
     begun = time.monotonic()
@@ -184,7 +185,7 @@ def test_a_run_writes_what_it_promises(tmp_path):
 
 def test_the_stored_body_gives_the_features_of_the_trained_one(tmp_path):
     pretrain.pretrain(small(), tmp_path, device="cpu")
-    tensors, record = files.read(tmp_path / "encoder.safetensors")
+    tensors, record = files.read_checkpoint(tmp_path / "encoder.safetensors")
     assert record["body"] == "cnn"
     assert record["shape"] == [1, 8, 8]
     assert record["config"] == small().hash()
@@ -216,7 +217,7 @@ def test_no_probe_unless_asked_and_none_without_truth():
 def test_learning_beats_the_random_body(monkeypatch):
     """230 steps: a slow copy that follows faster than usual makes up for it."""
     monkeypatch.setattr(MoCoV3, "momentum", (0.9, 1.0))
-    monkeypatch.setitem(ENCODERS, "mocov3", functools.partial(MoCoV3, width=256, out=128))
+    monkeypatch.setitem(OBJECTIVES, "mocov3", functools.partial(MoCoV3, width=256, out=128))
     job = started(small(epochs=10, batch=64, lr=0.1, weight_decay=0.0, smallest=0.5))
     before = job.knn()
     finish(job)
@@ -347,7 +348,7 @@ class Collapsing(Objective):
 
 
 def test_a_collapse_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENCODERS, "simsiam", Collapsing)
+    monkeypatch.setitem(OBJECTIVES, "simsiam", Collapsing)
     with pytest.raises(
         UserError, match=r"The encoder collapsed: at epoch \d+ all images have nearly the same features"
     ):
@@ -357,7 +358,7 @@ def test_a_collapse_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(tmp_p
     assert not (tmp_path / "encoder.safetensors").exists()
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", OBJECTIVES)
 @pytest.mark.parametrize("batch", [128, 1437])
 def test_a_healthy_run_is_not_called_a_collapse_even_with_one_step_an_epoch(encoder, batch):
     assert len(finish(started(small(encoder, batch=batch, epochs=4))).history) == 4

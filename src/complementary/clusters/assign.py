@@ -14,6 +14,7 @@ from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.rows import rows_of
 from complementary.data.selection import resolve
+from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
 from complementary.reports.terminal import to_stderr
@@ -111,16 +112,25 @@ def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
     seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
     if grouping.mirror:
         _check_mirror(config, dataset)
-    return Source(grouping.encoder, tail, source.head, subset, seed, grouping.pretrain_epochs, device, grouping.mirror)
+    return Source(
+        EncoderSpec.parse(grouping.encoder),
+        tail,
+        source.head,
+        subset,
+        seed,
+        grouping.pretrain_epochs,
+        device,
+        grouping.mirror,
+    )
 
 
 def _check_mirror(config: Config, dataset: Dataset) -> None:
-    kind, flip = config.cluster.encoder.partition(":")[0], config.training.flip
+    encoder, flip = EncoderSpec.parse(config.cluster.encoder), config.training.flip
     if flip is False:
         raise UserError("--mirror contradicts --flip False, by which mirroring changes the class; leave one out.")
     if not (dataset.flip or flip):
         raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")
-    if kind in ("pixels", "embeddings"):
+    if not encoder.is_network:
         raise UserError(
-            f"--mirror is for encoders that look at images, not for {kind}; use --encoder simsiam or run:FOLDER."
+            f"--mirror is for encoders that look at images, not for {encoder.kind}; use --encoder simsiam or run:FOLDER."
         )

@@ -28,9 +28,9 @@ from complementary.clusters.assignments import digest
 from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.encoders import ENCODERS
 from complementary.encoders.backbone import body_for, build_body, features, load_body, load_named
 from complementary.encoders.pretrain import chosen_images, pretrain
+from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
 from complementary.networks import Network
@@ -43,7 +43,7 @@ LONG = 5000  # from so many examples on, embedding and clustering take seconds: 
 class Source:
     """What an encoder needs to know of a run: its subset of the data, its seed, and how long to pretrain."""
 
-    encoder: str
+    encoder: EncoderSpec
     long_tail: float = 1.0
     head: int | None = None
     subset: Literal["seed", "first"] = "seed"
@@ -55,22 +55,21 @@ class Source:
 
 def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
     """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
-    kind, _, path = source.encoder.partition(":")
-    if kind == "embeddings" and path:
-        return F.normalize(read_embeddings(path, len(dataset.train))[chosen])
+    if source.encoder.kind == "embeddings":
+        return F.normalize(read_embeddings(source.encoder, len(dataset.train))[chosen])
     return _encode(source, dataset, rows_of(dataset.train.inputs, chosen), progress)
 
 
 def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
     """The same of the test examples, float32 [T, D]; None without any, or where vectors come from a file."""
-    if dataset.test is None or source.encoder.startswith("embeddings:"):
+    if dataset.test is None or source.encoder.kind == "embeddings":
         return None
     return _encode(source, dataset, Rows(dataset.test.inputs), None)
 
 
 def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Tensor:
     """inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
-    if source.encoder == "pixels":
+    if source.encoder.kind == "pixels":
         return F.normalize(inputs.whole().flatten(1).float())
 
     def make() -> Tensor:
@@ -117,30 +116,26 @@ def _identity(source: Source, dataset: Dataset, inputs: Rows, chosen: Tensor | N
 
 def _content(source: Source, dataset: Dataset, chosen: Tensor | None) -> str:
     """A text that is another whenever the encoder is."""
-    kind, _, path = source.encoder.partition(":")
-    if source.encoder in ("pixels", "random"):
+    kind = source.encoder.kind
+    if kind in ("pixels", "random"):
         return f"{kind} {source.seed if kind == 'random' else ''}"
-    if kind == "embeddings" and path:
-        return f"{kind} {digest(read_embeddings(path, len(dataset.train))[chosen])}"
-    if kind in ("run", "file") and path:
-        return f"{kind} {cache.file_digest(Path(path) / 'encoder.safetensors' if kind == 'run' else Path(path))}"
+    if kind == "embeddings":
+        return f"{kind} {digest(read_embeddings(source.encoder, len(dataset.train))[chosen])}"
+    if source.encoder.weights is not None:
+        return f"{kind} {cache.file_digest(source.encoder.weights)}"
     return stage_folder(_wanted(source, dataset), dataset).name
 
 
 def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network:
     """The network that ``source.encoder`` names, pretrained if it must be."""
-    kind, _, path = source.encoder.partition(":")
     if dataset.train.inputs.ndim != 4:
         raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
     shape = tuple(dataset.train.inputs.shape[1:])
-    if kind == "random" and not path:
+    if source.encoder.kind == "random":
         return build_body(body_for(shape), shape, source.seed, True)[0]
     if (stored := load_named(source.encoder, shape)) is not None:
         return stored
-    if source.encoder in ENCODERS:
-        return load_body(pretrained(source, dataset, progress) / "encoder.safetensors", shape)
-    known = ", ".join(["pixels", "random", *ENCODERS, "run:FOLDER", "file:WEIGHTS", "embeddings:Z.npy"])
-    raise UserError(f"The encoder {source.encoder!r} is not known; use one of: {known}.")
+    return load_body(pretrained(source, dataset, progress) / "encoder.safetensors", shape)
 
 
 def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
@@ -154,7 +149,7 @@ def _wanted(source: Source, dataset: Dataset) -> PretrainConfig:
         long_tail=source.long_tail,
         head=source.head,
         subset=source.subset,
-        encoder=source.encoder,
+        encoder=source.encoder.kind,
         epochs=source.pretrain_epochs,
         seed=source.seed,
     )
@@ -182,10 +177,12 @@ def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progre
     return folder
 
 
-def read_embeddings(path: str | Path, count: int) -> Tensor:
+def read_embeddings(encoder: EncoderSpec, count: int) -> Tensor:
     """A .npy table float [N, D] with one row for each of ``count`` training examples."""
+    path = encoder.path
+    assert path is not None
     try:
-        with Path(path).open("rb") as file:  # by itself, np.load leaves a broken archive open
+        with path.open("rb") as file:  # by itself, np.load leaves a broken archive open
             table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {error}.") from None

@@ -18,7 +18,8 @@ from torch import Tensor
 from complementary import files, networks
 from complementary.augment.crop import normalise
 from complementary.data.rows import Rows
-from complementary.encoders import ENCODERS
+from complementary.encoders.objectives import OBJECTIVES
+from complementary.encoders.spec import EncoderSpec
 from complementary.engine.batches import pieces
 from complementary.errors import UserError
 from complementary.networks import Network
@@ -74,19 +75,18 @@ def features(
 IGNORED = ("fc.weight", "fc.bias")  # the last layer of a classifier is not part of an encoder
 
 
-def load_named(name: str, shape: tuple[int, ...]) -> Network | None:
+def load_named(encoder: EncoderSpec, shape: tuple[int, ...]) -> Network | None:
     """The encoder that ``run:FOLDER`` or ``file:WEIGHTS`` names, for images of ``shape`` [C, H, W]; None if neither."""
-    kind, _, path = name.partition(":")
-    if kind == "run" and path:
-        return load_body(Path(path) / "encoder.safetensors", shape)
-    return load_weights(Path(path), shape) if kind == "file" and path else None
+    if encoder.weights is None:
+        return None
+    return load_body(encoder.weights, shape) if encoder.kind == "run" else load_weights(encoder.weights, shape)
 
 
 def load_body(path: Path, shape: tuple[int, ...]) -> Network:
     """An encoder that this package wrote; it must fit images of ``shape`` [C, H, W]."""
     if not path.exists():
         raise UserError(f"{path.parent} holds no encoder ({path.name}); give a folder that cll pretrain wrote.")
-    tensors, record = files.read(path)
+    tensors, record = files.read_checkpoint(path)
     if record.get("shape") is None or record.get("body") is None:
         raise UserError(f"{path} is not an encoder; give a folder that cll pretrain wrote.")
     if tuple(record["shape"]) != shape:
@@ -100,7 +100,7 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
 
     An encoder that this package wrote may also be of another kind: what it is stands in the file.
     """
-    record = files.record_of(path)
+    record = files.read_record(path)
     if "body" in record:
         return load_body(path, shape)
     try:
@@ -146,12 +146,12 @@ def build_objective(
     if start is not None:
         network.load_state_dict(_begun(start, shape, describe(network)))
     with seeded(address(seed, "heads")):
-        return ENCODERS[encoder](network, width)  # type: ignore[call-arg]
+        return OBJECTIVES[encoder](network, width)  # type: ignore[call-arg]
 
 
 def _begun(start: str, shape: tuple[int, ...], wanted: dict[str, Any]) -> dict[str, Any]:
     """The weights of the body that ``start`` names, which must be of the ``wanted`` kind."""
-    found = load_named(start, shape)
+    found = load_named(EncoderSpec.parse(start, "start"), shape)
     if found is None:
         raise UserError(f"The start {start!r} is not known; use run:FOLDER (of cll pretrain) or file:WEIGHTS.")
     if describe(found) != wanted:

@@ -157,3 +157,6 @@ class MoCoV3(WithSlowCopy):
         similarity = F.normalize(query.float()) @ F.normalize(key.float()).T / self.temperature  # [B, B]
         same = torch.arange(len(query), device=query.device)
         return F.cross_entropy(similarity, same) * 2 * self.temperature
+
+
+OBJECTIVES: dict[str, type[Objective]] = {"simsiam": SimSiam, "byol": BYOL, "mocov3": MoCoV3}

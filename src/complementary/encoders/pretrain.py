@@ -206,7 +206,7 @@ def _finish(folder: Path, job: Pretrainer) -> dict[str, Any]:
         "std": job.std.tolist(),
         "config": job.config_hash,
     }
-    files.write(folder / "encoder.safetensors", job.objective.body.state_dict(), record)
+    files.write_checkpoint(folder / "encoder.safetensors", job.objective.body.state_dict(), record)
     views = 2 * len(job.history) * job.steps_per_epoch * job.batch
     return {
         "loss_last": job.history[-1]["loss"],

@@ -19,10 +19,10 @@ from complementary.clusters.assign import source_of
 from complementary.clusters.features import Source, identity
 from complementary.config import Config
 from complementary.data import Dataset
-from complementary.encoders import ENCODERS
+from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device, device_name, versions
 from complementary.errors import UserError
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.paper import protocols
 from complementary.reports.terminal import to_stderr
 from complementary.sweeps.grid import Cell
@@ -67,7 +67,7 @@ def run(
             "device": device_name(where),
             "versions": versions(),
         }
-        write_bytes(folder / _file_name(cell.config, protocol), (json.dumps(content) + "\n").encode())
+        atomic_write(folder / _file_name(cell.config, protocol), (json.dumps(content) + "\n").encode())
         say(f"{cell.name}: {100 * ratio:.2f} % noisy mixes")
     return left
 
@@ -182,7 +182,7 @@ def needs_encoder(config: Config) -> bool:
     """Whether its clusters come from an encoder that must be pretrained, not from a file."""
     grouping = config.cluster
     clustered = protocols.source_of(config.mixing.mix) == "cluster"
-    return clustered and grouping.assignments is None and grouping.encoder in ENCODERS
+    return clustered and grouping.assignments is None and EncoderSpec.parse(grouping.encoder).is_pretrained_here
 
 
 @contextlib.contextmanager

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from complementary.config import Config
-from complementary.encoders import ENCODERS
+from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.paper import gradients, noise
 from complementary.paper.protocols import Protocol, Setting, config_of, examples, source_of, with_assignments
 from complementary.paper.studies import Entry, Study
@@ -192,7 +192,7 @@ def export(store: Path, to: Path) -> list[Path]:
         raise UserError(f"There is no finished run in {store} to export.")
     to.mkdir(parents=True, exist_ok=True)
     for name, content in results.items():
-        write_bytes(to / name, (json.dumps(content, sort_keys=True) + "\n").encode())
+        atomic_write(to / name, (json.dumps(content, sort_keys=True) + "\n").encode())
     return [to / name for name in results]
 
 
@@ -315,7 +315,8 @@ def _origin(row: Row) -> tuple[Any, ...]:
         return ()
     if row["assignments"] is not None:
         return (Path(row["assignments"]).name,)  # wherever the folder of that file lies
-    return (row["pretrain_epochs"], row.get("encoder_seed")) if row["encoder"] in ENCODERS else ()
+    here = EncoderSpec.parse(row["encoder"]).is_pretrained_here
+    return (row["pretrain_epochs"], row.get("encoder_seed")) if here else ()
 
 
 def read(stores: Sequence[Path] | None = None, epochs: int | None = None, skip_damaged: bool = False) -> Results:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from complementary.config import Config
-from complementary.encoders import ENCODERS
+from complementary.encoders.spec import EncoderSpec
 from complementary.long_tail import setup
 from complementary.mixing import MIXERS
 from complementary.sweeps.grid import Cell
@@ -94,7 +94,8 @@ class _Needs:
         encoder = [*examples, grouping.encoder, grouping.pretrain_epochs]
         how = [grouping.mirror, grouping.clustering, grouping.clusters, grouping.restarts, config.seed]
         clusters = _key("clusters", [*encoder, *how]) if clustered else ""
-        return _Needs(_key("encoder", encoder) if grouping.encoder in ENCODERS else "", clusters)
+        here = EncoderSpec.parse(grouping.encoder).is_pretrained_here
+        return _Needs(_key("encoder", encoder) if here else "", clusters)
 
 
 def _key(kind: str, decides: list[Any]) -> str:

@@ -20,6 +20,7 @@ from complementary.clusters.features import embed, embed_test, find_body
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.encoders.backbone import describe, features, load_body
+from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
 from complementary.networks import Network
 
@@ -42,7 +43,7 @@ class FrozenEncoder:
     @functools.cached_property
     def mark(self) -> Tensor:
         """A number, int64 [], that is another one for other weights: what a checkpoint remembers of it."""
-        return torch.tensor(int(files.digest(self._tensors(), "")[:15], 16))
+        return torch.tensor(int(files.fingerprint(self._tensors(), "")[:15], 16))
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: value.detach().cpu().contiguous() for name, value in self.body.state_dict().items()}
@@ -55,22 +56,22 @@ class FrozenEncoder:
         record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
         record |= describe(self.body) | ({"mirror": True} if self.mirror else {})
         tensors = self._tensors()
-        name = cache.named("lens", record | {"weights": files.digest(tensors, "")})
+        name = cache.named("lens", record | {"weights": files.fingerprint(tensors, "")})
         shared = cache.place(f"{name}.safetensors")
         try:
             with cache.alone(name, "keeping the same encoder"):
                 if not files.is_whole(shared):
                     shared.parent.mkdir(parents=True, exist_ok=True)
-                    files.write(shared, tensors, record)
+                    files.write_checkpoint(shared, tensors, record)
             path.unlink(missing_ok=True)
             os.link(shared, path)
         except (OSError, UserError):  # another disk, a cache that cannot be written, a system without links
-            files.write(path, tensors, record)
+            files.write_checkpoint(path, tensors, record)
 
     @staticmethod
     def read(path: Path) -> "FrozenEncoder":
         """The one that `write` kept."""
-        record = files.record_of(path)
+        record = files.read_record(path)
         shape = tuple(record.get("shape", ()))
         body = load_body(path, shape)  # says so if the file is not whole
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
@@ -93,12 +94,12 @@ class Seen(NamedTuple):
 
 def check(config: Config, dataset: Dataset) -> None:
     """Raise if the configuration wants features that nothing can make."""
-    encoder = config.cluster.encoder
+    encoder = EncoderSpec.parse(config.cluster.encoder)
     if config.dataset.inputs == "raw":
         return
     if dataset.train.inputs.ndim != 4:
         raise UserError(f"The set {dataset.name} holds vectors, and --inputs features needs images; leave it out.")
-    if encoder == "pixels" or encoder.startswith("embeddings:"):
+    if not encoder.is_network:
         raise UserError(
             f"--inputs features needs an encoder, which the --encoder {encoder} is not; use simsiam, run:FOLDER or "
             "file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as --data FILE.npz.)"

@@ -1,0 +1,78 @@
+"""The option ``encoder``: where the features that are clustered come from.
+
+| ``encoder`` | features |
+|---|---|
+| ``auto`` | an encoder that is cached for these images, else ``pixels`` |
+| ``pixels`` | the raw inputs (also for vectors) |
+| ``random`` | those of an untrained network: a control |
+| ``simsiam``, ``byol``, ``mocov3`` | those of this encoder, which is pretrained first if it is not in the cache |
+| ``run:FOLDER`` | those of the encoder that ``cll pretrain`` wrote to this folder |
+| ``file:WEIGHTS`` | those of an encoder of this package, or of a ResNet-18 state dict (.safetensors, .pt) |
+| ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
+
+This module does not import torch.
+"""
+
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+
+from complementary.config import ObjectiveName
+from complementary.errors import UserError
+
+OBJECTIVE_NAMES: tuple[str, ...] = typing.get_args(ObjectiveName)
+PLAIN = ("auto", "pixels", "random", *OBJECTIVE_NAMES)
+WITH_PATH = {"run": "run:FOLDER", "file": "file:WEIGHTS", "embeddings": "embeddings:Z.npy"}
+WEIGHTS = "encoder.safetensors"  # the file of an encoder in the folder of its pretraining run
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """A parsed ``encoder`` option.
+
+    Attributes:
+        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file`` or ``embeddings``.
+        path: the folder or file of the last three; None for the others.
+    """
+
+    kind: str
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str, option: str = "encoder") -> "EncoderSpec":
+        """Parse the text of an option.
+
+        Args:
+            text: for example ``simsiam`` or ``run:runs/simsiam``.
+            option: name of the option, for the error message.
+
+        Raises:
+            UserError: the text is none of the known forms.
+        """
+        kind, colon, path = text.partition(":")
+        if kind in WITH_PATH and path:
+            return cls(kind, Path(path))
+        if kind in PLAIN and not colon:
+            return cls(kind)
+        known = ", ".join([*PLAIN, *WITH_PATH.values()])
+        raise UserError(f"The encoder {text!r} is not known; use one of: {known}.", option)
+
+    def __str__(self) -> str:
+        return self.kind if self.path is None else f"{self.kind}:{self.path}"
+
+    @property
+    def is_pretrained_here(self) -> bool:
+        """Whether this package pretrains the encoder first, unless it is in the cache."""
+        return self.kind in OBJECTIVE_NAMES
+
+    @property
+    def is_network(self) -> bool:
+        """Whether a network computes the features; False for pixels and stored embeddings."""
+        return self.kind not in ("pixels", "embeddings")
+
+    @property
+    def weights(self) -> Path | None:
+        """The file of weights that ``run:FOLDER`` or ``file:WEIGHTS`` names; None for the others."""
+        if self.path is None or self.kind == "embeddings":
+            return None
+        return self.path / WEIGHTS if self.kind == "run" else self.path
