@@ -189,7 +189,7 @@ def test_errors_name_options_as_keyword_arguments(x, options, said):
 
 
 def test_an_option_of_another_command_stays_as_it_is(tmp_path):
-    files.write(tmp_path / "a", {"weights": torch.zeros(2)}, {})
+    files.write_checkpoint(tmp_path / "a", {"weights": torch.zeros(2)}, {})
     with pytest.raises(UserError, match="make one with cll cluster --out"):
         ComplementaryClassifier(assignments=str(tmp_path / "a")).fit(VECTORS, np.arange(40) % 3)
 

@@ -95,7 +95,7 @@ def test_an_encoder_counts_by_its_content_and_not_by_its_folder(cache, tmp_path)
             build_body("cnn", (1, 8, 8), seed, True)[0],
             {"shape": [1, 8, 8], "body": "cnn", "max_pool": True},
         )
-        files.write(tmp_path / name / "encoder.safetensors", body.state_dict(), record)
+        files.write_checkpoint(tmp_path / name / "encoder.safetensors", body.state_dict(), record)
         clusters(encoder=f"run:{tmp_path / name}")
     assert len(list(cache.iterdir())) == 2
 

@@ -97,7 +97,7 @@ def test_foreign_files_are_refused(tmp_path):
         ({"assignment": HOME}, {}),
         ({"assignment": HOME}, {"version": 2}),
     ):
-        files.write(path, tensors, record)
+        files.write_checkpoint(path, tensors, record)
         with pytest.raises(UserError, match=r"holds no cluster assignment of version 1; make one with cll cluster"):
             assignments.read(path)
 
@@ -114,9 +114,9 @@ def test_the_digest_is_of_the_bytes_in_order_whatever_the_layout():
     images = torch.randint(0, 256, (9000, 3, 2, 2), dtype=torch.uint8)
     last = images.contiguous(memory_format=torch.channels_last)
     assert last.stride() != images.stride()
-    assert assignments.digest(last) == assignments.digest(images)
-    assert assignments.digest(images[::2]) == assignments.digest(images[::2].clone())
-    assert assignments.digest(images) != assignments.digest(images.flip(0))
+    assert files.fingerprint_rows(last) == files.fingerprint_rows(images)
+    assert files.fingerprint_rows(images[::2]) == files.fingerprint_rows(images[::2].clone())
+    assert files.fingerprint_rows(images) != files.fingerprint_rows(images.flip(0))
 
 
 # --- in place of the encoder --------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_training_by_a_file_is_training_by_clustering(cll, tmp_path):
     own, read = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("own", "file"))
     assert own == read
     assert len(own.splitlines()) == 2
-    last = [files.read(tmp_path / name / "last.safetensors")[0] for name in ("own", "file")]
+    last = [files.read_checkpoint(tmp_path / name / "last.safetensors")[0] for name in ("own", "file")]
     assert all(torch.equal(last[0][k], last[1][k]) for k in last[0].keys() | last[1].keys())
     ratios = [json.loads((tmp_path / n / "result.json").read_text())["noise_ratio"] for n in ("own", "file")]
     assert ratios[0] == ratios[1] > 0

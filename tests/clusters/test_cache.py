@@ -44,7 +44,7 @@ def test_whatever_decides_changes_the_name():
 def test_a_file_counts_by_its_content(tmp_path):
     for name, content in (("a", b"x" * 100_000), ("b", b"x" * 100_000), ("c", b"x" * 99_999 + b"y")):
         (tmp_path / name).write_bytes(content)
-    a, b, c = (stages.file_digest(tmp_path / name) for name in "abc")
+    a, b, c = (files.fingerprint_file(tmp_path / name) for name in "abc")
     assert a == b != c
 
 
@@ -157,11 +157,3 @@ def test_other_stages_do_not_wait(tmp_path, in_child, capsys):
     done.touch()
     assert os.waitpid(child, 0)[1] == 0
     assert capsys.readouterr().err == ""
-
-
-def test_without_file_locks_nobody_waits(monkeypatch):
-    monkeypatch.setattr(files, "fcntl", None)
-    with stages.alone("a", "x"), stages.alone("a", "x"):
-        pass
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, refuse), HOME)

@@ -84,17 +84,6 @@ def test_a_folder_that_may_not_be_written(tmp_path, store):
         store(tmp_path / "file" / "cache", "x", a=np.zeros(3))
 
 
-def test_where_there_are_no_locks_the_cache_is_read_and_not_written(root, images, store, monkeypatch):
-    store(root, "x", a=images)
-    before = listing(root)
-    monkeypatch.setattr(files, "fcntl", None)
-    with pytest.raises(drafts.Unwritable, match="this system has no file locks"):
-        store(root, "new", a=images)
-    assert listing(root) == before
-    assert not (root / "locks" / "new.lock").exists()
-    cache.verify(cache.read(root, "x"))
-
-
 # --- a full disk ---------------------------------------------------------------------------------
 
 

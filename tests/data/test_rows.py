@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from complementary.clusters.assignments import digest
+from complementary.files import fingerprint_rows
 from complementary.data.rows import Rows, rows_of
 
 SOURCE = torch.arange(60, dtype=torch.uint8).view(20, 3)
@@ -14,7 +14,7 @@ def test_rows_are_like_the_tensor_that_they_stand_for(index):
     assert torch.equal(rows.whole(), tensor)
     assert (len(rows), rows.shape, rows.ndim, rows.dtype) == (len(tensor), tensor.shape, tensor.ndim, tensor.dtype)
     assert rows.nbytes == tensor.nbytes
-    assert digest(rows) == digest(tensor)
+    assert fingerprint_rows(rows) == fingerprint_rows(tensor)
     for count in (1, 2, 100):
         assert [part.tolist() for part in rows.split(count)] == [part.tolist() for part in tensor.split(count)]
     places = torch.tensor([3, 1])

@@ -315,7 +315,7 @@ def test_refining_in_two_processes_resumes_to_the_same_bytes(in_two, tmp_path, h
 
     in_two(lambda processes: run(config, tmp_path / "whole", device="cpu", processes=processes) and None)
     in_two(interrupted)
-    assert files.read(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
+    assert files.read_checkpoint(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
     in_two(lambda processes: run(config, tmp_path / "cut", device="cpu", processes=processes, resume=True) and None)
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
@@ -440,7 +440,7 @@ def test_the_other_process_is_told_and_both_resume_to_the_same_bytes(tmp_path, i
     first, second = (in_child(lambda rank=rank: child(rank)) for rank in range(2))
     assert os.waitpid(second, 0)[1] == signal.SIGKILL
     assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 7
-    record = files.read(tmp_path / "killed" / "checkpoint.safetensors")[1]
+    record = files.read_checkpoint(tmp_path / "killed" / "checkpoint.safetensors")[1]
     assert (record["epoch"], record["step"]) == (1, 6)
     in_two(lambda processes: run(config, tmp_path / "killed", device="cpu", processes=processes, resume=True) and None)
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")

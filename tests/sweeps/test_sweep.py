@@ -203,7 +203,7 @@ def test_a_run_that_a_dying_process_still_holds_is_waited_for(folder, quick, mon
     lock.parent.mkdir()
 
     def hold_a_while():
-        with files.hold(lock, 0):
+        with files.lock(lock):
             (folder.root / "held").write_text("")
             time.sleep(0.5)
 

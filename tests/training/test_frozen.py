@@ -174,7 +174,7 @@ def test_an_encoder_of_ours_is_a_file_like_any_other(tmp_path):
     """``file:`` takes it whatever kind of network it is; weights in half precision are weights."""
     one = lens()
     half = {k: v.half() if v.is_floating_point() else v for k, v in one.body.state_dict().items()}
-    files.write(tmp_path / "half.safetensors", half, {"shape": [1, 8, 8], **describe(one.body)})
+    files.write_checkpoint(tmp_path / "half.safetensors", half, {"shape": [1, 8, 8], **describe(one.body)})
     body = find_body(Source(f"file:{tmp_path / 'half.safetensors'}"), load("digits"))
     images = load("digits").test.inputs
     torch.testing.assert_close(

@@ -54,8 +54,8 @@ def test_the_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick):
     config = quick.with_(epochs=5)
     result = run(config, tmp_path / "x")
     run(config.with_(epochs=result["selected_epoch"]), tmp_path / "short")
-    selected, _ = files.read(tmp_path / "x" / "selected.safetensors")
-    last, _ = files.read(tmp_path / "short" / "last.safetensors")
+    selected, _ = files.read_checkpoint(tmp_path / "x" / "selected.safetensors")
+    last, _ = files.read_checkpoint(tmp_path / "short" / "last.safetensors")
     assert all(torch.equal(selected[k], last[k]) for k in last)
 
 
@@ -238,7 +238,7 @@ def test_nan_stops_the_run_names_the_step_and_keeps_the_last_good_checkpoint(tmp
     monkeypatch.setitem(LOSSES, "s-nl", poisoned)
     with pytest.raises(UserError, match=r"NaN or infinite at epoch 2, step 2 \(step 7 in all\).*Try a lower --lr"):
         run(quick, tmp_path, checkpoint_seconds=0)
-    tensors, record = files.read(tmp_path / "checkpoint.safetensors")
+    tensors, record = files.read_checkpoint(tmp_path / "checkpoint.safetensors")
     assert (record["epoch"], record["step"]) == (1, 1)
     assert all(torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point())
 
@@ -300,7 +300,7 @@ def test_ctrl_c_is_heard_after_the_step_and_costs_nothing(tmp_path, quick, step)
         run(quick, tmp_path / "x", device="cpu", progress=interrupt)
     assert signal.getsignal(signal.SIGINT) is before
     assert len(taken) <= step + 1  # heard before the next step, or right after it
-    _, record = files.read(tmp_path / "x" / "checkpoint.safetensors")
+    _, record = files.read_checkpoint(tmp_path / "x" / "checkpoint.safetensors")
     assert (record["epoch"], record["step"]) == divmod(len(taken), 5)
     run(quick, tmp_path / "x", resume=True, device="cpu", progress=taken.append)
     assert len(taken) == 10, "no step is taken twice"

@@ -186,7 +186,7 @@ def test_another_encoder_does_not_go_on_where_the_first_one_was(tmp_path, refine
     def put(seed):
         body, _ = build_body("cnn", (1, 8, 8), seed, True)
         record = describe(body) | {"shape": [1, 8, 8], "mean": [0.3], "std": [0.4]}
-        files.write(tmp_path / "encoder.safetensors", body.state_dict(), record)
+        files.write_checkpoint(tmp_path / "encoder.safetensors", body.state_dict(), record)
 
     def interrupt(job):
         if isinstance(job, SelfTrainer) == bool(refine) and job.steps_before() == 5:

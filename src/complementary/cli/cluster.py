@@ -21,7 +21,7 @@ from complementary.data import Dataset, Split
 from complementary.data.selection import supervise
 from complementary.engine.backend import versions
 from complementary.errors import UserError, require
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.reports.terminal import to_stderr
 
 
@@ -154,7 +154,7 @@ def _store(path: Path, work: Work, assignment: Tensor) -> None:
 
 def _report(path: Path, markup: str, choice: Choice | None) -> None:
     """Write the page and say what it recommends."""
-    write_bytes(path, markup.encode())
+    atomic_write(path, markup.encode())
     Console().print(f"Report: {path}", soft_wrap=True)
     if choice is not None:
         said = choice.clusters or "too uncertain to tell; the paper uses 50"
@@ -190,5 +190,5 @@ def _probe(options: Cluster, work: Work, features: Tensor | None, found: dict[in
     if options.json is not None:
         made_by = asdict(work.config.dataset) | asdict(work.config.cluster)
         made_by |= {"seed": options.seed, "batch": options.batch, "versions": versions()}
-        write_bytes(options.json, (json.dumps(figures | {"made_by": made_by}, indent=1) + "\n").encode())
+        atomic_write(options.json, (json.dumps(figures | {"made_by": made_by}, indent=1) + "\n").encode())
         Console().print(f"Figures: {options.json}", soft_wrap=True)

@@ -27,7 +27,7 @@ from complementary.config import Config, PretrainConfig
 from complementary.engine.backend import device_name, versions
 from complementary.engine.loop import TrainingLoop
 from complementary.engine.run_folder import loop
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.reports import figures
 from complementary.rng import generator
 from complementary.training.run import start, summarise
@@ -72,9 +72,9 @@ def main(arguments: list[str]) -> None:
     console.print(as_table(results))
     console.print(encoder_sentence(results))
     options.out.mkdir(parents=True, exist_ok=True)
-    write_bytes(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
+    atomic_write(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     encoder = next(r["config"]["cluster"]["encoder"] for r in results)
-    write_bytes(options.out / "report.html", page(results, setting(options, encoder, "icm", 0)).encode())
+    atomic_write(options.out / "report.html", page(results, setting(options, encoder, "icm", 0)).encode())
     seconds = time.perf_counter() - started
     console.print(
         f"{seconds:.0f} s in all. Curves and pictures of mixed digits: {options.out / 'report.html'}", soft_wrap=True

@@ -10,7 +10,7 @@ import tyro
 from complementary.cli.options import OptionalInt, OptionalPath
 from complementary.cli.sweep import Execution, run_cells
 from complementary.errors import UserError, require
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.paper import figures, gradients, noise, overview, page, pictures
 from complementary.paper import store as results
 from complementary.paper.protocols import PROTOCOLS, Protocol
@@ -222,7 +222,7 @@ def _run(options: RunOptions, chosen: list[Study], protocol: Protocol, where: di
 
 def _plot(path: Path | None, asked: Study, found: Results, protocol: Protocol, stores: list[Path]) -> None:
     if path is not None:
-        write_bytes(path, png(figures.draw(asked, found, protocol, stores)))
+        atomic_write(path, png(figures.draw(asked, found, protocol, stores)))
 
 
 def _count(options: RunOptions, cells: list[Cell], protocol: Protocol) -> None:
@@ -256,7 +256,7 @@ def show(options: ShowOptions) -> None:
     if options.out is None:
         print(text, end="")
     else:
-        write_bytes(options.out, text.encode())
+        atomic_write(options.out, text.encode())
         print(f"Table: {options.out}")
     _plot(options.plot, asked, found, protocol, options.places())  # last: there may be a table, but no picture
 
@@ -284,5 +284,5 @@ def make_page(options: PageOptions) -> None:
         return
     if folder is not None:
         pictures.write_all(drawn, folder)
-    write_bytes(options.out, text.encode())
+    atomic_write(options.out, text.encode())
     print(options.out)

@@ -13,7 +13,7 @@ from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.encoders.pretrain import check_images, chosen_images, pretrain, views_for
 from complementary.engine.distributed import joined
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.reports import figures
 from complementary.rng import generator
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     options, config = parse(Pretrain, PretrainConfig, arguments, "cll pretrain")
     console = Console()
     if options.show_views is not None:
-        write_bytes(options.show_views, draw_views(config, data.load(config.data)))
+        atomic_write(options.show_views, draw_views(config, data.load(config.data)))
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
     out = options.out or default_folder(config.data, config.encoder, config.seed)

@@ -8,7 +8,7 @@ from typing import Literal
 import tyro
 
 from complementary.cli.options import OptionalPath
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.reports.tables import FORMATS, counted
 from complementary.sweeps.results import Index, Question, ask, option, parse_where
 
@@ -62,5 +62,5 @@ def main(arguments: list[str]) -> None:
     if options.out is None:
         print(text, end="")
     else:
-        write_bytes(options.out, text.encode())
+        atomic_write(options.out, text.encode())
         print(f"Table: {options.out}")

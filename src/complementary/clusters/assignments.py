@@ -3,7 +3,6 @@
 With such a file a classifier can be trained without the encoder: ``cll train --assignments FILE``.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,20 @@ def write(path: Path, assignment: Tensor, clusters: int, inputs: Tensor | Rows, 
             f"and {clusters} clusters; nothing was written."
         )
     small = assignment.to(torch.uint8 if clusters <= 256 else torch.int32)
-    record = {"version": VERSION, "clusters": clusters, "inputs_sha256": digest(inputs), "made_by": made_by}
-    files.write(path, {"assignment": small}, record)
+    record = {
+        "version": VERSION,
+        "clusters": clusters,
+        "inputs_sha256": files.fingerprint_rows(inputs),
+        "made_by": made_by,
+    }
+    files.write_checkpoint(path, {"assignment": small}, record)
 
 
 def read(path: Path, inputs: Tensor | Rows | None = None) -> tuple[Tensor, dict[str, Any]]:
     """-> (assignment int64 [M], record). With ``inputs``, check that the file belongs to exactly these examples."""
     if not path.exists():
         raise UserError(f"There is no file {path.absolute()} of cluster assignments; make one with cll cluster --out.")
-    tensors, record = files.read(path)
+    tensors, record = files.read_checkpoint(path)
     if "assignment" not in tensors or record.get("version") != VERSION:
         raise UserError(f"{path} holds no cluster assignment of version {VERSION}; make one with cll cluster --out.")
     assignment = tensors["assignment"].long()
@@ -43,14 +47,6 @@ def read(path: Path, inputs: Tensor | Rows | None = None) -> tuple[Tensor, dict[
                 f"{path} assigns {len(assignment)} examples, but this run has {len(inputs)}; the data, long tail and "
                 "seed must be those it was made with."
             )
-        if digest(inputs) != record["inputs_sha256"]:
+        if files.fingerprint_rows(inputs) != record["inputs_sha256"]:
             raise UserError(f"{path} was made for other examples of the same number; check data, long tail and seed.")
     return assignment, record
-
-
-def digest(inputs: Tensor | Rows) -> str:
-    """SHA-256 of the examples' bytes, in order."""
-    sha = hashlib.sha256(f"{inputs.dtype} {list(inputs.shape)}".encode())
-    for part in inputs.split(4096):
-        sha.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return sha.hexdigest()

@@ -4,8 +4,6 @@ A stage that is there is not made again. Where two processes want the same one, 
 """
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,25 +25,17 @@ def place(name: str) -> Path:
 
 def named(kind: str, decides: dict[str, Any]) -> str:
     """A name for what ``decides`` (JSON-able) determines: the kind and a hash, such as ``clusters-1f0c…``."""
-    return f"{kind}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]}"
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{kind}-{files.fingerprint_json(decides)[:32]}"
 
 
 @contextlib.contextmanager
 def alone(name: str, doing: str) -> Iterator[None]:
     """Hold the right to make the stage ``name``; while another process has it, say what that one is ``doing`` and wait.
 
-    The right ends with the process, also when it is killed. Where the system has no file locks, nobody waits.
+    The right ends with the process, also when it is killed.
     """
-    with contextlib.ExitStack() as stack:
-        if files.exist():
-            waiting = f"another process is {doing} right now; waiting for it"
-            stack.enter_context(lock(cache_root(None), name, lambda _: to_stderr(waiting)))
+    waiting = f"another process is {doing} right now; waiting for it"
+    with lock(cache_root(None), name, lambda _: to_stderr(waiting)):
         yield
 
 
@@ -70,8 +60,8 @@ def features(decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
         Kind("features", "embedding"),
         decides,
         make,
-        lambda path: files.read(path)[0]["features"],
-        lambda path, found: files.write(path, {"features": found}, decides),
+        lambda path: files.read_checkpoint(path)[0]["features"],
+        lambda path, found: files.write_checkpoint(path, {"features": found}, decides),
     )
 
 

@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from complementary.clusters import cache
-from complementary.clusters.assignments import digest
 from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
@@ -33,6 +32,7 @@ from complementary.encoders.pretrain import chosen_images, pretrain
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
+from complementary.files import fingerprint_file, fingerprint_rows
 from complementary.networks import Network
 from complementary.reports.terminal import Pace, to_stderr
 
@@ -110,7 +110,12 @@ def _identity(source: Source, dataset: Dataset, inputs: Rows, chosen: Tensor | N
         encoder = _content(source, dataset, chosen)
     except (OSError, UserError):
         return None  # `embed` will say what is wrong
-    known = {"encoder": encoder, "inputs": digest(inputs), "mean": list(dataset.mean), "std": list(dataset.std)}
+    known = {
+        "encoder": encoder,
+        "inputs": fingerprint_rows(inputs),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+    }
     return known | ({"mirror": True} if source.mirror else {})
 
 
@@ -120,9 +125,9 @@ def _content(source: Source, dataset: Dataset, chosen: Tensor | None) -> str:
     if kind in ("pixels", "random"):
         return f"{kind} {source.seed if kind == 'random' else ''}"
     if kind == "embeddings":
-        return f"{kind} {digest(read_embeddings(source.encoder, len(dataset.train))[chosen])}"
+        return f"{kind} {fingerprint_rows(read_embeddings(source.encoder, len(dataset.train))[chosen])}"
     if source.encoder.weights is not None:
-        return f"{kind} {cache.file_digest(source.encoder.weights)}"
+        return f"{kind} {fingerprint_file(source.encoder.weights)}"
     return stage_folder(_wanted(source, dataset), dataset).name
 
 
@@ -160,7 +165,7 @@ def stage_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     """Where the encoder of ``config`` is kept."""
     images = rows_of(dataset.train.inputs, chosen_images(config, dataset))
     # a name is not enough: two files of the user's may share one
-    return cache.place(f"pretrain-{config.hash()[:16]}-{digest(images)[:16]}")
+    return cache.place(f"pretrain-{config.hash()[:16]}-{fingerprint_rows(images)[:16]}")
 
 
 def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Any = None) -> Path:

@@ -16,6 +16,7 @@ that the next writer of any set removes.
 Named sets, from the cache or from the first source that has them, each checked against the table.
 """
 
+import contextlib
 import datetime
 import errno
 import hashlib
@@ -27,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -168,21 +169,22 @@ class Unwritable(UserError):
 @contextmanager
 def lock(root: Path, name: str, say: Say) -> Iterator[None]:
     """Hold the right to write ``name``; another process that wants it waits, and goes on after a kill."""
-    if not files.exist():  # reading the cache works without
-        raise Unwritable("The cache can be written on Linux and macOS only: this system has no file locks.")
-    with disk_errors(root):
-        handle = _lock_file(root, name)
-        free = files.take(handle)
-    with handle:  # the lock goes with the handle, also when the process is killed
-        if not free:
+    with contextlib.ExitStack() as stack:
+        with disk_errors(root):
+            path = _lock_file(root, name)
+        try:
+            stack.enter_context(files.lock(path))
+        except files.Locked:
             say(f"{name}: another process is writing it; waiting for that one")
-            files.take(handle, wait=True)
+            stack.enter_context(files.lock(path, timeout=None))
+        except UserError as error:
+            raise Unwritable(str(error)) from None
         yield
 
 
-def _lock_file(root: Path, name: str) -> TextIO:
+def _lock_file(root: Path, name: str) -> Path:
     (root / "locks").mkdir(parents=True, exist_ok=True)
-    return (root / "locks" / f"{check_name(name)}.lock").open("w")
+    return root / "locks" / f"{check_name(name)}.lock"
 
 
 @contextmanager
@@ -318,11 +320,10 @@ def _sweep_abandoned(root: Path, busy: str) -> None:
     """Remove what killed writers of any other set left, unless it is being written right now."""
     for home in (root / "sets").iterdir():
         if home.name != busy and is_name(home.name) and _leftovers(root, home.name):
-            with _lock_file(root, home.name) as handle:
-                if files.take(handle):
-                    _sweep(root, home.name)
-                    if not any(home.iterdir()):
-                        home.rmdir()
+            with contextlib.suppress(files.Locked), files.lock(_lock_file(root, home.name)):
+                _sweep(root, home.name)
+                if not any(home.iterdir()):
+                    home.rmdir()
 
 
 def _leftovers(root: Path, name: str) -> list[Path]:

@@ -57,7 +57,7 @@ def carry_out(
         _open(folder, config, job)
         loop(job, folder, checkpoint_seconds, progress)
         result = finish(folder, job)
-        files.write_bytes(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
+        files.atomic_write(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         return result
 
@@ -116,7 +116,7 @@ def loop(
 
 def _save(job: TrainingLoop, folder: Path) -> None:
     job.check_health()
-    files.write(folder / "checkpoint.safetensors", *job.state())
+    files.write_checkpoint(folder / "checkpoint.safetensors", *job.state())
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ def _heard_later() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second process is turned away. Without fcntl (Windows) there is no lock.
+    """Hold the folder's lock; a second process is turned away.
 
     A folder that was made for a job which could not even begin goes again.
     """
@@ -150,9 +150,11 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be made ({error.strerror}); choose another --out.") from None
-    with files.hold(folder / ".lock", 0.0) as held:
-        if not held:
-            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.")
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.lock(folder / ".lock"))
+        except files.Locked:
+            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.") from None
         try:
             yield
         except BaseException:
@@ -191,7 +193,7 @@ def _restore(folder: Path, job: TrainingLoop) -> None:
     path = folder / "checkpoint.safetensors"
     if path.exists():
         try:
-            tensors, record = files.read(path)
+            tensors, record = files.read_checkpoint(path)
         except UserError as error:
             raise UserError(f"{error} Delete it to start the run again, or put back a good copy.") from None
         if record.get("config") != job.config_hash:
@@ -204,8 +206,8 @@ def _open(folder: Path, config: BaseConfig, job: TrainingLoop) -> None:
     """Bring config.toml and metrics.jsonl in step with the job."""
     for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
         leftover.unlink()
-    files.write_bytes(folder / "config.toml", to_toml(config).encode())
-    files.write_bytes(folder / "metrics.jsonl", "".join(map(_line, job.history)).encode())
+    files.atomic_write(folder / "config.toml", to_toml(config).encode())
+    files.atomic_write(folder / "metrics.jsonl", "".join(map(_line, job.history)).encode())
 
 
 def _line(row: dict[str, Any]) -> str:

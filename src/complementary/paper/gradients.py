@@ -58,7 +58,7 @@ from complementary.data import Dataset
 from complementary.data.selection import resolve
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.errors import UserError, one_of
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import MIXERS, ExtraClass, GroupMixup, SameExcluded
 from complementary.rng import generator
@@ -392,7 +392,7 @@ def run(config: Config, store: Path, protocol: str, draws: int, device: str) -> 
         "versions": versions(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, (json.dumps(content) + "\n").encode())
+    atomic_write(path, (json.dumps(content) + "\n").encode())
     return path
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from complementary.errors import UserError
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.paper import figures
 from complementary.paper.protocols import PROTOCOLS, Protocol
 from complementary.paper.store import Results
@@ -47,4 +47,4 @@ def write_all(pictures: Pictures, folder: Path) -> None:
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be made ({error.strerror}); name another one.") from None
     for key, content in pictures.items():
-        write_bytes(folder / file_name(*key), content)
+        atomic_write(folder / file_name(*key), content)

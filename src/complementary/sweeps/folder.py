@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from complementary.errors import UserError
-from complementary.files import write_bytes
+from complementary.files import atomic_write
 from complementary.sweeps.results import Damaged, Row, row_of
 
 
@@ -82,7 +82,7 @@ class SweepFolder:
 
     def write_note(self, key: str, **facts: Any) -> None:
         """Replace the note of a cell."""
-        write_bytes(self._note(key), json.dumps(facts).encode())
+        atomic_write(self._note(key), json.dumps(facts).encode())
 
     def _note(self, key: str) -> Path:
         return self.root / "notes" / f"{key}.note"
@@ -103,4 +103,4 @@ class SweepFolder:
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Replace sweep.json."""
-        write_bytes(self.root / "sweep.json", (json.dumps(plan, indent=1) + "\n").encode())
+        atomic_write(self.root / "sweep.json", (json.dumps(plan, indent=1) + "\n").encode())

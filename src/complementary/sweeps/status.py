@@ -84,7 +84,7 @@ def read_status(root: str | Path) -> Status:
     """Look at the folder of a sweep; nothing in it is changed."""
     folder = SweepFolder(Path(root))
     plan = folder.plan()
-    alive = files.is_held(folder.lock)
+    alive = files.is_locked(folder.lock)
     finished, sweep = folder.finished(), plan["sweep"] if alive else None
     cells = tuple(_look(folder, cell, finished.get(cell["key"]), sweep) for cell in plan["cells"])
     running = sum(cell.state == "running" for cell in cells)

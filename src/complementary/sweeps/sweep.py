@@ -31,13 +31,14 @@ whether it is a cell."""
 def claimed(folder: SweepFolder) -> Iterator[None]:
     """Hold the folder of a sweep; a second sweep is turned away."""
     folder.make()
-    with files.hold(folder.lock, 1.0) as held:  # not at once: `cll sweep status` may be looking
-        if not held:
-            raise UserError(
-                f"Another sweep is running in {folder.root}; see it with 'cll sweep status {folder.root}', wait for "
-                "it, or choose another --out."
-            )
-        yield
+    try:
+        with files.lock(folder.lock, timeout=1.0):  # `cll sweep status` may be checking the lock
+            yield
+    except files.Locked:
+        raise UserError(
+            f"Another sweep is running in {folder.root}; see it with 'cll sweep status {folder.root}', wait for "
+            "it, or choose another --out."
+        ) from None
 
 
 class Sweep:

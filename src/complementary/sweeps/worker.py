@@ -71,7 +71,7 @@ class RunCells:
         self.folder.write_note(key, **facts)
         say(f"{cell.name} on {facts['host']}, process {facts['process']}, device {engine.device}")
         folder.mkdir(parents=True, exist_ok=True)
-        with files.hold(folder / ".lock", LOCK_PATIENCE):
+        with contextlib.suppress(files.Locked), files.lock(folder / ".lock", LOCK_PATIENCE):
             pass  # free now, or `run` says who has it
         result = run(
             cell.config,

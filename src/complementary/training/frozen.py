@@ -60,8 +60,8 @@ class FrozenEncoder:
         shared = cache.place(f"{name}.safetensors")
         try:
             with cache.alone(name, "keeping the same encoder"):
-                if not files.is_whole(shared):
-                    shared.parent.mkdir(parents=True, exist_ok=True)
+                shared.parent.mkdir(parents=True, exist_ok=True)
+                if not shared.exists():
                     files.write_checkpoint(shared, tensors, record)
             path.unlink(missing_ok=True)
             os.link(shared, path)

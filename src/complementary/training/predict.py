@@ -58,7 +58,7 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
         )
     if weights == "auto":
         weights = "last" if result_of(folder).get("selected_epoch") is None else "selected"
-    tensors, record = files.read(folder / f"{weights}.safetensors")
+    tensors, record = files.read_checkpoint(folder / f"{weights}.safetensors")
     shape, classes = tuple(record["shape"]), tuple(record["classes"])
     network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
     network.load_state_dict(tensors)

@@ -138,9 +138,9 @@ def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
         "std": p.std.tolist(),
         "features": p.lens is not None,
     }
-    files.write(folder / "last.safetensors", trainer.model.state_dict(), record)
+    files.write_checkpoint(folder / "last.safetensors", trainer.model.state_dict(), record)
     if trainer.selected:
-        files.write(folder / "selected.safetensors", trainer.selected, record)
+        files.write_checkpoint(folder / "selected.safetensors", trainer.selected, record)
     if p.lens is not None:
         p.lens.write(folder / "encoder.safetensors")
     return summarise(trainer)
