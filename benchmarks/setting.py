@@ -1,12 +1,13 @@
-"""What a benchmark is made on, and how it measures: synthetic data, how much of everything, clocks.
+"""What the benchmarks share: synthetic data, the amount of work, timers, memory.
 
-Every figure is taken after a warm-up, several times, and given as median and quartiles. Things that are compared
-are measured in turn (a, b, a, b ...), so that a ratio holds on a machine that others use as well.
+Every number is measured several times after a warm-up and given as median and quartiles. Variants that are compared
+are measured alternately (a, b, a, b ...), so that their ratio is meaningful on a shared machine.
 """
 
 import dataclasses
 import functools
 import gc
+import logging
 import resource
 import statistics
 import sys
@@ -24,13 +25,14 @@ from complementary.engine.backend import Engine
 from complementary.rng import generator
 from complementary.training.task import Task, prepare
 
+log = logging.getLogger("benchmarks")
 Row = dict[str, Any]
 SHAPE, CLASSES = (3, 32, 32), 10  # of CIFAR-10
 
 
 @dataclass(frozen=True)
 class Net:
-    """A network to measure: ``steps`` are timed together, ``rounds`` times, for each mixer."""
+    """A network to measure: for each mixer, ``rounds`` times ``steps`` steps."""
 
     model: str
     batch: int
@@ -41,7 +43,6 @@ class Net:
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
         return self.model if self.max_pool else f"{self.model}, no max-pool"
 
 
@@ -54,10 +55,10 @@ class Scale:
     clusters: int
     networks: tuple[Net, ...]
     no_max_pool: tuple[Net, ...]
-    body: str  # of encoders
+    body: str  # backbone of the encoders
     pretrain_batch: int
     pretrain_steps: int
-    reference_steps: int  # of the plain loop; ours takes `speedup` times as many, so that both can be timed
+    reference_steps: int  # of the plain loop; ours takes `speedup` times as many, so that both take long enough
     speedup: int
     reference_rounds: int
     stage_calls: int
@@ -142,20 +143,18 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Setting:
-    """Where to measure, how much, and whom to tell about it."""
+    """Where and how much to measure."""
 
     engine: Engine
     scale: Scale
-    say: Callable[[str], None]
 
     @property
     def device(self) -> torch.device:
-        """Where it is measured."""
         return self.engine.device
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """Random images of CIFAR-10's shape with random classes: speed does not depend on what they show."""
+        """Random images of CIFAR-10's shape with random classes: speed does not depend on the content."""
         return synthetic(self.scale.images, self.scale.test_images)
 
     @functools.cached_property
@@ -164,50 +163,48 @@ class Setting:
         return clustered(self.dataset, self.scale.clusters).to(self.device)
 
     def config(self, net: Net, mix: str, **options: Any) -> Config:
-        """A configuration of that network and mixer."""
         chosen: Row = {"mix": mix, "model": net.model, "max_pool": net.max_pool, "batch": net.batch, "clusters": 0}
         return Config.of(data="synthetic", holdout=0.0, epochs=1_000_000, **chosen, **options)
 
 
 def synthetic(images: int, test_images: int, classes: int = CLASSES) -> Dataset:
-    """A set of random uint8 images [N, 3, 32, 32] with random true classes."""
+    """A dataset of random images uint8 [N, 3, 32, 32] with random true classes."""
     source = generator(0, "bench")
 
     def split(count: int) -> Split:
         pixels = torch.randint(256, (count, *SHAPE), dtype=torch.uint8, generator=source)
         return Split(pixels, torch.randint(classes, (count,), generator=source))
 
-    third = (0.5, 0.5, 0.5)
-    return Dataset("synthetic", split(images), split(test_images), tuple(map(str, range(classes))), third, third)
+    half = (0.5, 0.5, 0.5)
+    return Dataset("synthetic", split(images), split(test_images), tuple(map(str, range(classes))), half, half)
 
 
 def clustered(dataset: Dataset, clusters: int) -> Task:
-    """All images of ``dataset`` with one uniform complementary label each, in clusters drawn at random."""
+    """All images of ``dataset`` with one uniform complementary label each, and random clusters."""
     task = prepare(Config.of(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
     group = torch.randint(clusters, (len(task.inputs),), generator=generator(0, "bench clusters"))
     return dataclasses.replace(task, group=group)
 
 
-# --- clocks ---------------------------------------------------------------------------------------
+# --- timers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, as found in each round."""
+    """Seconds of one call, for each round."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The median over the rounds."""
         return statistics.median(self.seconds)
 
     def per(self, parts: float) -> "Timing":
-        """The time of each of the ``parts`` that a call consists of."""
+        """The time of one of the ``parts`` of a call."""
         return Timing(tuple(s / parts for s in self.seconds))
 
     def row(self) -> Row:
-        """Median and quartiles in milliseconds, and how many rounds they rest on."""
+        """Median and quartiles in milliseconds, and the number of rounds."""
         low, _, high = (
             statistics.quantiles(self.seconds, n=4, method="inclusive") if len(self.seconds) > 1 else (self.seconds * 3)
         )
@@ -215,18 +212,18 @@ class Timing:
 
 
 def times_as_fast(this: Timing, that: Timing) -> float:
-    """How many times as fast ``this`` is as ``that``: the median over rounds measured one after the other."""
+    """How many times as fast ``this`` is as ``that``: median of the ratios of neighbouring rounds."""
     return statistics.median(b / a for a, b in zip(this.seconds, that.seconds, strict=True))
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def by_clock(call: Callable[[], Any], calls: int, device: torch.device) -> float:
-    """Seconds of one of so many calls, by the clock on the wall, the device waited for."""
+    """Wall-clock seconds per call, including the time until the device has finished."""
     wait(device)
     started = time.perf_counter()
     for _ in range(calls):
@@ -236,7 +233,7 @@ def by_clock(call: Callable[[], Any], calls: int, device: torch.device) -> float
 
 
 def by_events(call: Callable[[], Any], calls: int, device: torch.device) -> float:
-    """The same by the clock of the GPU itself; on a CPU by the one on the wall."""
+    """Seconds per call measured with CUDA events; wall-clock seconds on a CPU."""
     if device.type != "cuda":
         return by_clock(call, calls, device)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -256,7 +253,7 @@ def in_turn(
     device: torch.device,
     clock: Callable[[Callable[[], Any], int, torch.device], float] = by_clock,
 ) -> dict[str, Timing]:
-    """Time all variants once a round, in an order that rotates, after one call each that does not count."""
+    """Time all variants once per round, in rotating order, after one warm-up call each."""
     for call in variants.values():
         call()
     names, found = list(variants), {name: list[float]() for name in variants}
@@ -271,14 +268,14 @@ def in_turn(
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what earlier sections held: a job and its graphs refer to each other, so someone must look."""
+    """Free the memory of earlier sections; a trainer and its graphs form reference cycles, so collect garbage."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def held_memory(device: torch.device) -> int:
-    """Bytes: on a GPU the most that was held since `release_memory`; on a CPU the most this process ever took."""
+def reserved_memory(device: torch.device) -> int:
+    """Bytes: on a GPU the memory reserved since `release_memory`; on a CPU the peak of this process."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -286,7 +283,7 @@ def held_memory(device: torch.device) -> int:
 
 
 def new_peak(device: torch.device) -> int:
-    """Count the peak of a GPU's tensors from now on -> bytes they take now."""
+    """Reset the peak of a GPU's tensor memory; return the bytes allocated now."""
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
@@ -294,6 +291,6 @@ def new_peak(device: torch.device) -> int:
 
 
 def random_batch(examples: int, batch: int, device: torch.device) -> Tensor:
-    """Places of a batch among the examples: int [B]."""
+    """Indices of a random batch, int [B]."""
     order = torch.randperm(examples, generator=generator(0, "bench batch", examples))
     return order[:batch].to(device)

@@ -1,10 +1,4 @@
-"""How fast streamed training is beside resident training, and what the copies alone can do.
-
->>> from complementary.stream_speed import stream_speed
->>> row = stream_speed("cpu", images=64, size=16, model="cnn", batch=16, steps=3)
->>> sorted(name for name in row if "images_per" in name)
-['resident_images_per_second', 'streamed_images_per_second']
-"""
+"""Speed of training on streamed images, compared with resident ones, and of the copies alone."""
 
 import contextlib
 import dataclasses
@@ -41,10 +35,11 @@ def stream_speed(
     mix: str = "mixup",
     folder: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train on random uint8 images [N, 3, size, size] in a memory map, resident and streamed -> one row of figures.
+    """Train on random images uint8 [N, 3, size, size] in a memory map, resident and streamed.
 
-    Images per second of both and their ratio; GB per second of gathering rows from the map (in the page cache after
-    the first pass), and of gathering and copying to the device without a network.
+    Returns:
+        One row: images per second of both and their ratio; GB per second of gathering rows from the map (in the page
+        cache after the first pass), and of gathering and copying to the device without a network.
     """
     engine = Engine.of(device)
     with written(images, size, folder) as inputs:
@@ -67,7 +62,7 @@ def stream_speed(
 
 @contextlib.contextmanager
 def written(images: int, size: int, folder: str | Path | None = None) -> Iterator[Tensor]:
-    """Random images uint8 [N, 3, size, size] over a memory map of a file, which is deleted afterwards."""
+    """Random images uint8 [N, 3, size, size] in a memory-mapped file, which is deleted afterwards."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path, random = Path(place) / "images.npy", np.random.default_rng(0)
         array = np.lib.format.open_memmap(path, "w+", np.uint8, (images, 3, size, size))
@@ -79,7 +74,7 @@ def written(images: int, size: int, folder: str | Path | None = None) -> Iterato
 
 
 def _training(inputs: Tensor, engine: Engine, options: dict[str, Any], steps: int) -> float:
-    """Images per second of whole training steps, after those that compile and capture."""
+    """Images per second of training steps, after the steps that compile and capture."""
     truth, half = torch.arange(len(inputs)) % CLASSES, (0.5, 0.5, 0.5)
     names = tuple(map(str, range(CLASSES)))
     dataset = Dataset("random", Split(inputs, truth), None, names, half, half)

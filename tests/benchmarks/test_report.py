@@ -1,7 +1,7 @@
 import pytest
 
-from complementary import bench_report
-from complementary.bench import SECTIONS
+from benchmarks import report
+from benchmarks.speed import SECTIONS
 from complementary.reports.figures import png
 
 MS = {"ms": 3.0, "ms_low": 2.9, "ms_high": 3.25, "rounds": 5}
@@ -36,20 +36,20 @@ def results():
     return found(**{name: {"rows": rows} for name, rows in parts.items()})
 
 
-def test_every_section_has_a_table():
-    assert list(bench_report.TABLES) == list(SECTIONS)
+def test_tables_cover_every_section():
+    assert list(report.TABLES) == list(SECTIONS)
 
 
-def test_a_table_shows_speed_spread_ratio_and_memory(results):
-    table = next(bench_report.tables(results))
+def test_table_shows_speed_spread_ratio_and_memory(results):
+    table = next(report.tables(results))
     assert table.header[:4] == ["network", "mixing", "batch", "images/s"]
     assert table.rows[0] == ["imports", "", "", "", "", "", "4.5", ""]
     assert table.rows[2] == ["resnet18", "icm", "512", "171,234", "3.00 (2.90-3.25)", "0.97 x", "31.3", "3"]
     assert table.note == "1 s, peak memory 2,500 MB"
 
 
-def test_plain_text_is_aligned_and_names_the_machine(results):
-    text = bench_report.text(results)
+def test_text_is_aligned_and_names_the_machine(results):
+    text = report.text(results)
     assert text.startswith("NVIDIA H200 · torch 2.11 · bf16 · complementary 0.1.0 · 2026-01-01")
     lines = text.splitlines()
     at = lines.index(next(line for line in lines if line.startswith("network   mixing")))
@@ -58,18 +58,18 @@ def test_plain_text_is_aligned_and_names_the_machine(results):
     assert "14.00 x" in text
 
 
-def test_a_failed_section_is_one_line():
-    text = bench_report.text(found(labels={"error": "ValueError: no"}))
+def test_text_of_a_failed_section_is_one_line():
+    text = report.text(found(labels={"error": "ValueError: no"}))
     assert text.splitlines()[-1] == "Drawing labels (failed: ValueError: no)"
 
 
-def test_quick_figures_say_that_they_mean_nothing(results):
-    assert "mean nothing" not in bench_report.text(results)
-    assert "mean nothing" in bench_report.text(results | {"quick": True})
+def test_heading_marks_quick_results(results):
+    assert "meaningless" not in report.text(results)
+    assert "meaningless" in report.text(results | {"quick": True})
 
 
-def test_the_picture_has_a_panel_for_each_part_that_was_measured(results):
-    figure = bench_report.bench_picture(results)
+def test_figure_has_a_panel_for_each_measured_section(results):
+    figure = report.bench_figure(results)
     titles = [axis.get_title("left") for axis in figure.axes]
     assert titles == [
         "images/s, resnet18, batch 512",
@@ -82,12 +82,12 @@ def test_the_picture_has_a_panel_for_each_part_that_was_measured(results):
     assert png(figure).startswith(b"\x89PNG")
 
 
-def test_the_picture_leaves_out_what_is_not_there(results):
+def test_figure_omits_missing_sections(results):
     del results["sections"]["packing"]
     results["sections"]["stages"] = {"error": "no", "seconds": 0.0, "peak_bytes": 0}
-    assert len(bench_report.bench_picture(results).axes) == 2
+    assert len(report.bench_figure(results).axes) == 2
 
 
-def test_a_panel_shows_one_network(results):
+def test_figure_panel_shows_one_network(results):
     results["sections"]["steps"]["rows"].append(step("icm", 5.0, "cnn"))
-    assert len(bench_report.bench_picture(results).axes[0].patches) == 2
+    assert len(report.bench_figure(results).axes[0].patches) == 2

@@ -1,4 +1,4 @@
-"""The parts around training: k-means, label generation, streaming, and what mixing costs as everything grows."""
+"""Parts around training: k-means, label generation, streaming, and the cost of mixing as the data grows."""
 
 import importlib.util
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.setting import CLASSES, SHAPE, Row, Setting, by_events, in_turn, log, random_batch, times_as_fast
+from benchmarks.streaming import stream_speed
+from benchmarks.training import replayed
 from complementary import labels, transitions
-from complementary.bench_setting import CLASSES, SHAPE, Row, Setting, by_events, in_turn, random_batch, times_as_fast
-from complementary.bench_training import replayed
 from complementary.clusters.kmeans import kmeans as our_kmeans
 from complementary.mixing import ICM
 from complementary.rng import generator
-from complementary.stream_speed import stream_speed
 from complementary.training.trainer import mix
 
 
 def kmeans(setting: Setting) -> list[Row]:
-    """k-means of random vectors in blobs; beside it scikit-learn's, if it is installed, with as many iterations."""
+    """k-means on random blobs, and scikit-learn's with the same number of iterations if it is installed."""
     count, width, clusters, iterations = setting.scale.points
     points = _blobs(count, width, clusters)
     there = points.to(setting.device)
@@ -30,7 +30,7 @@ def kmeans(setting: Setting) -> list[Row]:
     variants: dict[str, Callable[[], Any]] = {"ours": ours}
     if importlib.util.find_spec("sklearn") is not None:
         variants["scikit-learn (CPU)"] = _sklearn(points, clusters, iterations, inertia)
-    setting.say(f"k-means: {count} x {width}, K = {clusters}, {iterations} iterations: {', '.join(variants)}")
+    log.info("k-means: %d x %d, K = %d, %d iterations: %s", *setting.scale.points, ", ".join(variants))
     timings = in_turn(variants, setting.scale.kmeans_rounds, 1, setting.device)
     rows = []
     for name, timing in timings.items():
@@ -41,7 +41,7 @@ def kmeans(setting: Setting) -> list[Row]:
 
 
 def _blobs(count: int, width: int, clusters: int) -> Tensor:
-    """Overlapping blobs, four to a cluster, so that no algorithm is done after two iterations: float32 [N, D]."""
+    """Overlapping blobs float32 [N, D], four per cluster, so that no algorithm converges in two iterations."""
     source = generator(0, "bench points")
     centres = 0.3 * torch.randn(4 * clusters, width, generator=source)
     return centres[torch.arange(count) % len(centres)] + torch.randn(count, width, generator=source)
@@ -58,9 +58,9 @@ def _sklearn(points: Tensor, clusters: int, iterations: int, inertia: dict[str, 
 
 
 def label_generation(setting: Setting) -> list[Row]:
-    """Drawing one uniform complementary label for each example (always on the CPU)."""
+    """Draw one uniform complementary label per example (always on the CPU)."""
     count = setting.scale.labels
-    setting.say(f"labels: {count} uniform ones")
+    log.info("labels: %d uniform ones", count)
     truth = torch.randint(CLASSES, (count,), generator=generator(0, "bench truth"))
     transition = transitions.uniform(CLASSES)
     draw: dict[str, Callable[[], Any]] = {"labels": lambda: labels.draw(truth, transition)}
@@ -69,21 +69,21 @@ def label_generation(setting: Setting) -> list[Row]:
 
 
 def stream(setting: Setting) -> list[Row]:
-    """Training on images in a memory map that are read ahead, beside the same with all images on the device."""
+    """Training on images prefetched from a memory map, and with all images on the device."""
     images, size, batch, steps = setting.scale.streamed
-    setting.say(f"{images} images of {size} x {size} in a memory map: resident, then streamed, {steps} steps each")
+    log.info("stream: %d images of %d x %d: resident, then streamed, %d steps each", images, size, size, steps)
     model = setting.scale.networks[-1].model
     return [stream_speed(setting.engine, images=images, size=size, model=model, batch=batch, steps=steps)]
 
 
 def scan(setting: Setting) -> list[Row]:
-    """The mixing of ICM alone (on a GPU captured, not compiled) while one of batch, clusters, classes, N grows."""
+    """The mixing of ICM alone (captured on a GPU, not compiled) for growing batch, clusters, classes and examples."""
     scale = setting.scale
     usual = {"batch": scale.networks[0].batch, "clusters": scale.clusters, "classes": CLASSES, "examples": scale.images}
     grown = {"batch": scale.batches, "clusters": scale.many_clusters, "classes": scale.many_classes}
     rows = []
     for name, values in (grown | {"examples": scale.many_examples}).items():
-        setting.say(f"mixing alone, {name}: {', '.join(map(str, values))}")
+        log.info("mixing alone, %s: %s", name, ", ".join(map(str, values)))
         calls = {str(value): _mixing(setting, **usual | {name: value}) for value in values}
         timings = in_turn(calls, scale.stage_rounds, 10 * scale.stage_calls, setting.device, by_events)
         first = timings[str(values[0])].median
@@ -94,7 +94,7 @@ def scan(setting: Setting) -> list[Row]:
 
 
 def _mixing(setting: Setting, batch: int, clusters: int, classes: int, examples: int) -> Callable[[], Any]:
-    """A call that looks up a batch's labels and clusters among ``examples`` and mixes it."""
+    """A function that looks up the labels and clusters of a batch among ``examples`` and mixes it."""
     source, device = generator(0, "bench scan"), setting.device
     examples = max(examples, batch)
     excluded = labels.one_hot(torch.randint(classes, (examples,), generator=source), classes).to(device)

@@ -1,9 +1,9 @@
 import pytest
 
-from complementary.stream_speed import stream_speed, written
+from benchmarks.streaming import stream_speed, written
 
 
-def test_both_ways_are_measured_on_a_small_map(tmp_path):
+def test_stream_speed_measures_resident_and_streamed_training(tmp_path):
     row = stream_speed("cpu", images=64, size=16, model="cnn", batch=16, steps=3, folder=tmp_path)
     assert row["gigabytes"] == pytest.approx(64 * 3 * 16 * 16 / 1e9)
     measured = [name for name in row if name.endswith("per_second")]
@@ -14,7 +14,7 @@ def test_both_ways_are_measured_on_a_small_map(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_images_are_random_in_every_part(tmp_path):
+def test_written_images_are_random_in_every_part(tmp_path):
     with written(1500, 4, tmp_path) as images:
         assert images.shape == (1500, 3, 4, 4)
         assert images[1200:].float().std() > 60

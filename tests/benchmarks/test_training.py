@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 import torch
 
-from complementary import bench_training
-from complementary.bench_setting import QUICK, Net, Setting
+from benchmarks import training
+from benchmarks.setting import QUICK, Net, Setting
 from complementary.engine.backend import Engine
 from complementary.training.trainer import Trainer
 
@@ -12,15 +12,15 @@ from complementary.training.trainer import Trainer
 @pytest.fixture
 def setting():
     tiny = dataclasses.replace(QUICK, networks=(Net("linear", 32, 2, 2),), packs=(1, 3))
-    return Setting(Engine.choose("cpu"), tiny, lambda _: None)
+    return Setting(Engine.choose("cpu"), tiny)
 
 
-def test_a_stepper_trains_for_ever_and_never_evaluates(setting, monkeypatch):
+def test_stepper_never_ends_an_epoch_and_never_evaluates(setting, monkeypatch):
     job = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.task, setting.engine)
     orders = []
     monkeypatch.setattr(Trainer, "evaluate", lambda _: pytest.fail("evaluated"))
     monkeypatch.setattr(Trainer, "open_epoch", lambda job: orders.append(job.epoch))
-    step = bench_training.stepper(job)
+    step = training.stepper(job)
     for _ in range(14):
         step()
     assert int(job.steps_taken) == 14
@@ -29,7 +29,7 @@ def test_a_stepper_trains_for_ever_and_never_evaluates(setting, monkeypatch):
 
 
 def test_steps_compare_every_mixer_with_none(setting):
-    rows = bench_training.steps(setting)
+    rows = training.steps(setting)
     assert [row["mix"] for row in rows] == ["none", "mixup", "icm", "micm"]
     assert rows[0]["speed_to_none"] == 1.0
     for row in rows:
@@ -38,8 +38,8 @@ def test_steps_compare_every_mixer_with_none(setting):
         assert (row["network"], row["batch"], row["rounds"]) == ("linear", 32, 2)
 
 
-def test_stages_are_those_of_the_step(setting):
-    rows = {row["stage"]: row for row in bench_training.stages(setting)}
+def test_stages_cover_the_step(setting):
+    rows = {row["stage"]: row for row in training.stages(setting)}
     assert list(rows) == [
         "load",
         "mix (icm)",
@@ -54,38 +54,37 @@ def test_stages_are_those_of_the_step(setting):
     assert rows["load"]["share_of_step"] == pytest.approx(rows["load"]["ms"] / rows["whole step (icm)"]["ms"])
 
 
-def test_the_stages_one_after_the_other_are_the_step(setting):
-    """Load, mix, forward + backward and update on one stream of random numbers end in the weights of `step`."""
-    whole, parts = (bench_training.trainer_of(setting, setting.scale.networks[0], "icm")() for _ in range(2))
+def test_stages_in_sequence_equal_the_step(setting):
+    whole, parts = (training.trainer_of(setting, setting.scale.networks[0], "icm")() for _ in range(2))
     index = torch.arange(32)
     whole.step(index, torch.Generator().manual_seed(5))
     random = torch.Generator().manual_seed(5)
     x, excluded = parts.load(index, random)
-    x, excluded = bench_training.mixed(parts, x, excluded, index, random)
-    assert bool((excluded.sum(1) > 0).all())  # nobody alone: the mean over all is the mean over the labelled
-    bench_training.forward_backward(parts, parts.model, x, excluded)
+    x, excluded = training.mixed(parts, x, excluded, index, random)
+    assert bool((excluded.sum(1) > 0).all())  # every example has a partner, so the mean is over all
+    training.forward_backward(parts, parts.model, x, excluded)
     parts.optimiser.step()
     torch.testing.assert_close(dict(parts.model.state_dict()), dict(whole.model.state_dict()))
 
 
-def test_packing_counts_the_images_of_all(setting):
-    rows = bench_training.packing(setting)
+def test_packing_counts_the_images_of_all_trainings(setting):
+    rows = training.packing(setting)
     assert [row["trainings"] for row in rows] == [1, 3]
     assert rows[0]["times_alone"] == 1.0
     assert rows[1]["images_per_second"] == pytest.approx(3 * 32 / rows[1]["ms"] * 1e3)
 
 
-def test_a_failure_of_a_packed_training_is_not_hidden(setting, monkeypatch):
+def test_packing_raises_the_error_of_a_training(setting, monkeypatch):
     def fail(*_):
         raise RuntimeError("no")
 
     monkeypatch.setattr(Trainer, "step", fail)
     with pytest.raises(RuntimeError, match="no"):
-        bench_training.packing(setting)
+        training.packing(setting)
 
 
 @pytest.mark.parametrize("encoder", ["simsiam", "byol", "mocov3"])
-def test_encoders_count_two_views_of_each_image(setting, encoder):
-    [row] = getattr(bench_training, encoder)(setting)
+def test_pretraining_counts_two_views_per_image(setting, encoder):
+    [row] = getattr(training, encoder)(setting)
     assert (row["encoder"], row["body"]) == (encoder, "cnn")
     assert row["views_per_second"] == pytest.approx(2 * 16 / row["ms"] * 1e3)

@@ -1,10 +1,10 @@
-"""The plain loop that speed is compared with: ICM as one would usually write it, by us, with nothing slowed down.
+"""The plain loop that speed is compared with: ICM as it is usually written, written by us and not slowed down.
 
-A DataLoader with worker processes (pinned memory on a GPU, workers kept alive), transforms of one image at a time in
-NumPy, float32 with torch's defaults, a Python loop over the batch that looks up a partner in the same cluster and
-mixes one image after the other, ``zero_grad``, ``backward``, Adam, and ``loss.item()`` for the log in every step.
-Network, loss, augmentation and mixing are those of ours, so both loops learn the same; only how they compute differs.
-It runs in a process of its own, as it would anywhere else, and takes turns with ours.
+A DataLoader with worker processes (persistent, pinned memory on a GPU), NumPy transforms of one image at a time,
+float32 with torch's defaults, a Python loop over the batch that looks up a partner in the same cluster and mixes one
+image after the other, ``zero_grad``, ``backward``, Adam, and ``loss.item()`` for the log in every step. Network, loss,
+augmentation and mixing are those of this package, so both loops learn the same. The plain loop runs in its own
+process and alternates with ours.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from benchmarks.setting import Net, Row, Scale, Setting, clustered, in_turn, log, synthetic, times_as_fast, wait
+from benchmarks.training import repeat, started, stepper, trainer_of
 from complementary import networks
-from complementary.bench_setting import Net, Row, Scale, Setting, clustered, in_turn, synthetic, times_as_fast, wait
-from complementary.bench_training import repeat, started, stepper, trainer_of
 from complementary.losses import s_nl
 from complementary.rng import generator
 from complementary.training.task import Task
@@ -34,7 +34,7 @@ from complementary.training.task import Task
 Images = NDArray[np.uint8]
 Example = tuple[Tensor, Tensor, int]
 LOOPS = ("none", "icm")
-PADDING, ALPHA, RATE, DECAY = 4, 0.4, 1e-3, 1e-4  # as `Trainer` has them for images of 32 x 32
+PADDING, ALPHA, RATE, DECAY = 4, 0.4, 1e-3, 1e-4  # the defaults of `Trainer` for images of 32 x 32
 
 
 class PlainImages(TorchDataset[Example]):
@@ -52,25 +52,25 @@ class PlainImages(TorchDataset[Example]):
 
     def __getitem__(self, place: int) -> Example:
         down, right = torch.randint(-PADDING, PADDING + 1, (2,)).tolist()
-        mirrored = bool(torch.rand(()) < 0.5)
-        x = transform(self.images[place], down, right, mirrored, self.mean, self.std)
+        flip = bool(torch.rand(()) < 0.5)
+        x = transform(self.images[place], down, right, flip, self.mean, self.std)
         return torch.from_numpy(x), self.excluded[place], self.cluster[place]
 
 
 def transform(
-    image: Images, down: int, right: int, mirrored: bool, mean: NDArray[np.float32], std: NDArray[np.float32]
+    image: Images, down: int, right: int, flip: bool, mean: NDArray[np.float32], std: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Pad by reflection, crop, mirror and normalise one image uint8 [C, H, W] -> float32 [C, H, W]."""
+    """Pad by reflection, crop, flip and normalise one image uint8 [C, H, W] -> float32 [C, H, W]."""
     height, width = image.shape[1:]
     padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)), mode="reflect")
     top, left = PADDING + down, PADDING + right
     crop = padded[:, top : top + height, left : left + width]
-    crop = crop[:, :, ::-1] if mirrored else crop
+    crop = crop[:, :, ::-1] if flip else crop
     return np.ascontiguousarray((crop.astype(np.float32) / 255 - mean) / std)
 
 
 def find_partners(cluster: list[int], source: random.Random) -> list[int | None]:
-    """Another member of the same cluster for each example of a batch; None where there is no other."""
+    """A random other member of the same cluster for each example of a batch, or None if there is none."""
     members: dict[int, list[int]] = {}
     for i, c in enumerate(cluster):
         members.setdefault(c, []).append(i)
@@ -84,7 +84,7 @@ def find_partners(cluster: list[int], source: random.Random) -> list[int | None]
 def mix_one_by_one(
     x: Tensor, excluded: Tensor, partners: list[int | None], weights: list[float]
 ) -> tuple[Tensor, Tensor]:
-    """x [B, ...] and excluded [B, K] mixed image by image; an example without a partner loses its label."""
+    """Mix x [B, ...] and excluded [B, K] image by image; an example without a partner gets an all-zero label."""
     images, labels = [], []
     for i, (j, lam) in enumerate(zip(partners, weights, strict=True)):
         if j is None:
@@ -97,7 +97,7 @@ def mix_one_by_one(
 
 
 class PlainLoop:
-    """The usual training loop, without mixing or with ICM. One pass takes ``steps`` steps."""
+    """The usual training loop, without mixing or with ICM. One pass has ``steps`` steps."""
 
     def __init__(self, net: Net, task: Task, device: torch.device, icm: bool, steps: int, workers: int) -> None:
         self.device, self.icm = device, icm
@@ -117,7 +117,7 @@ class PlainLoop:
         )
 
     def run(self) -> list[float]:
-        """One pass over the images -> the loss of each step."""
+        """One pass over the images; returns the loss of each step."""
         self.model.train()
         return [self.step(*batch) for batch in self._batches()]
 
@@ -139,40 +139,40 @@ class PlainLoop:
         return float(loss.item())
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- in its own process ----------------------------------------------------------------------------
 
 
 class PlainProcess:
-    """A new Python that trains by the plain loop when asked to. Close it after use."""
+    """A process that trains with the plain loop on request. Close it after use."""
 
     def __init__(self, net: Net, device: torch.device, scale: Scale, steps: int, workers: int) -> None:
         sizes = {"images": scale.images, "clusters": scale.clusters, "steps": steps, "workers": workers}
-        told = json.dumps({"net": dataclasses.asdict(net), "device": str(device)} | sizes)
-        command = [sys.executable, "-m", "complementary.bench_reference", told]
+        request = json.dumps({"net": dataclasses.asdict(net), "device": str(device)} | sizes)
+        command = [sys.executable, "-m", "benchmarks.plain_loop", request]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
     def run(self, mix: str) -> list[float]:
-        """One pass over the images with the mixer ``none`` or ``icm`` -> the loss of each step."""
+        """One pass over the images with ``mix`` none or icm; returns the loss of each step."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{mix}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError("The process of the plain loop ended before its time; what it said is above.")
+            raise RuntimeError("The process of the plain loop ended early; its error is above.")
         losses: list[float] = json.loads(answer)
         return losses
 
     def close(self) -> None:
-        """Let it end."""
+        """End the process."""
         self.process.communicate()
 
 
-def serve(told: str) -> None:
-    """The other side of `PlainProcess`: for every line on standard input, a pass and its losses on standard output."""
-    asked = json.loads(told)
+def serve(request: str) -> None:
+    """The other side of `PlainProcess`: one pass per line of standard input; losses go to standard output."""
+    asked = json.loads(request)
     net, device = Net(**asked["net"]), torch.device(asked["device"])
     torch.backends.cudnn.benchmark = True  # usual, and faster
     task = clustered(synthetic(asked["images"], 1), asked["clusters"])
@@ -187,7 +187,7 @@ def serve(told: str) -> None:
 
 
 def reference(setting: Setting) -> list[Row]:
-    """Ours against the plain loop, without mixing and with ICM, measured in turn."""
+    """This package and the plain loop, without mixing and with ICM, measured alternately."""
     return [row for net in setting.scale.networks for row in _compare(setting, net)]
 
 
@@ -195,7 +195,7 @@ def _compare(setting: Setting, net: Net) -> list[Row]:
     scale = setting.scale
     few = max(1, scale.reference_steps * net.batch // max(n.batch for n in scale.networks))
     many, workers = scale.speedup * few, min(4, os.cpu_count() or 1)
-    setting.say(f"{net.label}: ours and the plain loop ({workers} workers) in turn")
+    log.info("%s: ours and the plain loop (%d workers) alternately", net.label, workers)
     plain = PlainProcess(net, setting.device, scale, few, workers)
     try:
         variants: dict[str, Callable[[], Any]] = {}

@@ -1,4 +1,4 @@
-"""What `bench` found, for people: tables and a picture."""
+"""Results of a benchmark as tables and as a figure."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ Results = dict[str, Any]
 
 
 class Table(NamedTuple):
-    """A titled table of text; ``note`` is what to know about it."""
+    """A table of text with a title and a note."""
 
     title: str
     header: list[str]
@@ -41,7 +41,7 @@ FIRST = ("first step, s", _cell("first_step_s", lambda s: f"{s:.1f}"))
 PER_SECOND = ("images/s", _cell("images_per_second", _count))
 NETWORK, BATCH, MIX = ("network", _cell("network")), ("batch", _cell("batch")), ("mixing", _cell("mix"))
 STEPS = [NETWORK, MIX, BATCH, PER_SECOND, MS, ("against none", _cell("speed_to_none", _times)), FIRST, MEMORY]
-VIEWS = [("encoder", _cell("encoder")), ("body", _cell("body")), BATCH]
+VIEWS = [("encoder", _cell("encoder")), ("backbone", _cell("body")), BATCH]
 VIEWS += [("views/s", _cell("views_per_second", _count)), MS, FIRST, MEMORY]
 
 # section -> (title, its columns: (header, row -> text))
@@ -52,7 +52,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
         [("loop", _cell("loop")), NETWORK, MIX, BATCH, PER_SECOND, MS, ("against plain", _cell("times_plain", _times))],
     ),
     "stages": (
-        "Each stage of the step by itself",
+        "Each stage of the step alone",
         [NETWORK, ("stage", _cell("stage")), MS, ("of the step", _cell("share_of_step", lambda s: f"{100 * s:.1f} %"))],
     ),
     "simsiam": ("SimSiam", VIEWS),
@@ -60,18 +60,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
         "Several trainings at once",
         [NETWORK, ("trainings", _cell("trainings")), PER_SECOND, ("against one", _cell("times_alone", _times))],
     ),
-    "stacking": (
-        "Several networks as one (forward and backward pass)",
-        [
-            NETWORK,
-            ("networks", _cell("trainings")),
-            ("how", _cell("how")),
-            PER_SECOND,
-            MS,
-            ("against one after the other", _cell("times_apart", _times)),
-        ],
-    ),
-    "no-max-pool": ("A training step without the max-pool", STEPS),
+    "no-max-pool": ("A training step without max-pool", STEPS),
     "kmeans": (
         "k-means",
         [
@@ -88,7 +77,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
         [("labels", _cell("labels", _count)), ("labels/s", _cell("labels_per_second", _count)), MS],
     ),
     "scan": (
-        "The mixing alone as things grow",
+        "Mixing alone for growing data",
         [
             ("grows", _cell("grows")),
             ("to", _cell("value", _count)),
@@ -97,7 +86,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
         ],
     ),
     "stream": (
-        "Images in a memory map, read ahead",
+        "Images prefetched from a memory map",
         [
             ("network", _cell("model")),
             ("size", _cell("size")),
@@ -115,7 +104,7 @@ TABLES: dict[str, tuple[str, list[tuple[str, Callable[[dict[str, Any]], str]]]]]
 
 
 def tables(results: Results) -> Iterator[Table]:
-    """One table for each section that ended well, and one line for each that did not."""
+    """One table for each section that succeeded, and one line for each that failed."""
     for name, section in results["sections"].items():
         title, columns = TABLES[name]
         note = f"{section['seconds']:.0f} s, peak memory {section['peak_bytes'] / 1e6:,.0f} MB"
@@ -126,9 +115,9 @@ def tables(results: Results) -> Iterator[Table]:
 
 
 def heading(results: Results) -> str:
-    """Machine, versions, date in one line."""
+    """Machine, versions and date in one line."""
     v = results["versions"]
-    quick = " · quick: the figures mean nothing" if results["quick"] else ""
+    quick = " · quick: the numbers are meaningless" if results["quick"] else ""
     what = f"{results['device']} · torch {v['torch']} · {results['engine']['precision']}"
     return f"{what} · complementary {v['complementary']} · {results['date']}{quick}"
 
@@ -145,11 +134,11 @@ def _plain(table: Table) -> str:
     return "\n".join([f"{table.title} ({table.note})", *body])
 
 
-# --- a picture ------------------------------------------------------------------------------------
+# --- a figure -------------------------------------------------------------------------------------
 
 
-def bench_picture(results: Results) -> Any:
-    """A matplotlib figure: images/s of ours and of the plain loop, where a step's time goes, trainings at once."""
+def bench_figure(results: Results) -> Any:
+    """A matplotlib figure: images/s of ours and of the plain loop, time per stage, several trainings at once."""
     panels = [(name, draw) for name, draw in PANELS.items() if _rows(results, name)]
     figure, axes = figures.new_figure(max(4.2 * len(panels), 4.2), 3.2, columns=max(1, len(panels)))
     for axis, (name, draw) in zip(axes[0], panels, strict=False):

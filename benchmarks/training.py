@@ -1,4 +1,4 @@
-"""How fast classifiers and encoders learn: whole steps, their stages, and several trainings on one card."""
+"""Training speed of classifiers and encoders: whole steps, their stages, several trainings on one GPU."""
 
 import functools
 import subprocess
@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from complementary.bench_setting import (
+from benchmarks.setting import (
     Net,
     Row,
     Setting,
     by_events,
     in_turn,
+    log,
     new_peak,
     random_batch,
     times_as_fast,
@@ -34,7 +35,7 @@ SETTLED = WARM_UP + 3  # steps after which a captured step is replayed, with one
 
 
 def stepper(job: TrainingLoop) -> Callable[[], None]:
-    """The next step of ``job``, shuffling as in training; epochs never end, because evaluation is timed by itself."""
+    """A function that does the next step of ``job``; epochs never end, because evaluation is timed separately."""
 
     def step() -> None:
         if job.step_in_epoch + 1 >= job.steps_per_epoch:
@@ -45,7 +46,7 @@ def stepper(job: TrainingLoop) -> Callable[[], None]:
 
 
 def repeat(call: Callable[[], Any], times: int) -> Callable[[], None]:
-    """Many calls as one."""
+    """Several calls as one."""
 
     def calls() -> None:
         for _ in range(times):
@@ -55,7 +56,7 @@ def repeat(call: Callable[[], Any], times: int) -> Callable[[], None]:
 
 
 def started(make: Callable[[], AnyLoop], device: torch.device) -> tuple[AnyLoop, Row]:
-    """A job past its warm-up; the seconds to its first step and to its first replayed one; its memory on a GPU."""
+    """A job after its warm-up; seconds to its first step and to its first replayed step; its memory on a GPU."""
     before, began = new_peak(device), time.perf_counter()
     job = make()
     step = stepper(job)
@@ -70,7 +71,7 @@ def started(make: Callable[[], AnyLoop], device: torch.device) -> tuple[AnyLoop,
 
 
 def trainer_of(setting: Setting, net: Net, mix: str, seed: int = 0) -> Callable[[], Trainer]:
-    """What makes a new classifier on the synthetic images."""
+    """A function that creates a classifier on the synthetic images."""
     return functools.partial(Trainer, setting.config(net, mix, seed=seed), setting.task, setting.engine)
 
 
@@ -78,18 +79,18 @@ def trainer_of(setting: Setting, net: Net, mix: str, seed: int = 0) -> Callable[
 
 
 def steps(setting: Setting) -> list[Row]:
-    """A step without mixing, with Mixup, ICM and MICM; the first row tells how long imports take."""
+    """A step without mixing, with Mixup, ICM and MICM; the first row is the time of the imports."""
     rows = [] if setting.scale.images < 1000 else [{"network": "(imports alone)", "first_step_s": _imports()}]
     return rows + [row for net in setting.scale.networks for row in _mixers(setting, net)]
 
 
 def no_max_pool(setting: Setting) -> list[Row]:
-    """The same for the network without its max-pool."""
+    """The same for the network without max-pool."""
     return [row for net in setting.scale.no_max_pool for row in _mixers(setting, net)]
 
 
 def _imports() -> float | None:
-    """Seconds until a new Python has imported what training needs and has touched the device; None if it cannot."""
+    """Seconds until a new process has imported what training needs and has initialised the device; None on error."""
     code = "import torch, complementary.training.run; torch.cuda.is_available() and torch.zeros(1, device='cuda')"
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
@@ -100,10 +101,10 @@ def _mixers(setting: Setting, net: Net) -> list[Row]:
     starts: dict[str, Row] = {}
     variants: dict[str, Callable[[], Any]] = {}
     for mix in sorted(net.mixers, key=lambda name: name != "icm"):  # ICM first: its start includes the compilation
-        setting.say(f"{net.label}, {mix}: the first steps")
+        log.info("%s, %s: first steps", net.label, mix)
         job, starts[mix] = started(trainer_of(setting, net, mix), setting.device)
         variants[mix] = stepper(job)
-    setting.say(f"{net.label}: {net.rounds} rounds of {net.steps} steps for each of {', '.join(net.mixers)}")
+    log.info("%s: %d rounds of %d steps for each of %s", net.label, net.rounds, net.steps, ", ".join(net.mixers))
     timings = in_turn({mix: variants[mix] for mix in net.mixers}, net.rounds, net.steps, setting.device)
     rows = []
     for mix, timing in timings.items():
@@ -117,12 +118,12 @@ def _mixers(setting: Setting, net: Net) -> list[Row]:
 
 
 def stages(setting: Setting) -> list[Row]:
-    """Each stage of an ICM step alone, beside the whole step; the mixing of MICM; an evaluation of the test set."""
+    """Each stage of an ICM step, the whole step, the mixing of MICM, and an evaluation of the test set."""
     return [row for net in setting.scale.networks for row in _stages(setting, net)]
 
 
 def _stages(setting: Setting, net: Net) -> list[Row]:
-    setting.say(f"{net.label}: each stage by itself")
+    log.info("%s: each stage alone", net.label)
     scale, whole, trainer = setting.scale, trainer_of(setting, net, "icm")(), trainer_of(setting, net, "icm")()
     index = random_batch(len(setting.task.inputs), net.batch, setting.device)
     parts = _parts(trainer, trainer_of(setting, net, "micm")(), index) | {"whole step (icm)": whole.step}
@@ -140,7 +141,7 @@ def _stages(setting: Setting, net: Net) -> list[Row]:
 
 
 def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
-    """The stages of a step, each on the same loaded batch: functions of index int [B] and a generator."""
+    """The stages of a step on one loaded batch: functions of the index, int [B], and a generator."""
     x, excluded = icm.load(index, icm.random)
 
     def load(index: Tensor, random: torch.Generator) -> Tensor:
@@ -163,7 +164,7 @@ def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
 def mixed(
     trainer: Trainer, x: Tensor, excluded: Tensor, index: Tensor, random: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """What the step of ``trainer`` does to mix a batch: x [B, ...] and excluded [B, K] of the examples at ``index``."""
+    """Mix x [B, ...] and excluded [B, K] of the examples at ``index`` as the step of ``trainer`` does."""
     assert trainer.mixer is not None
     draw = trainer.mixer.draw(len(index), trainer.device, random)
     result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.task.group, index, draw, random)
@@ -171,21 +172,18 @@ def mixed(
 
 
 def forward_backward(trainer: Trainer, model: nn.Module, x: Tensor, excluded: Tensor) -> Tensor:
-    """What a step does between mixing and update: x [B, ...], excluded [B, K] -> the loss; gradients are left.
-
-    For several networks in one ``model`` (`bench_stacked`) logits and excluded are [B, N, K].
-    """
+    """The part of a step between mixing and update: x [B, ...], excluded [B, K] -> loss, with gradients set."""
     model.train()
     with trainer.engine.autocast():
-        logits = trainer.forward(model, x).flatten(0, -2)
-    loss: Tensor = trainer.loss(logits, excluded.flatten(0, -2), trainer.loss_transition).mean()
+        logits = trainer.forward(model, x)
+    loss: Tensor = trainer.loss(logits, excluded, trainer.loss_transition).mean()
     model.zero_grad(set_to_none=True)
     loss.backward()
     return loss.detach()
 
 
 def replayed(setting: Setting, part: Part, index: Tensor, number: int = 0) -> Callable[[], Any]:
-    """``part`` of a step, warmed up; on a GPU captured as the product captures it, and then the bare replay."""
+    """A part of a step after its warm-up; on a GPU the replay of a graph captured as in training."""
     random = generator(0, "bench stage", number, device=setting.device)
     captured = setting.engine.captured(part)
     for _ in range(SETTLED if setting.device.type == "cuda" else 1):
@@ -195,7 +193,7 @@ def replayed(setting: Setting, part: Part, index: Tensor, number: int = 0) -> Ca
 
         def replay() -> Captured:
             graph.replay()
-            return captured  # the graph needs what its owner holds
+            return captured  # keeps the memory of the graph alive
 
         return replay
     return lambda: captured(index, random)
@@ -205,9 +203,9 @@ def replayed(setting: Setting, part: Part, index: Tensor, number: int = 0) -> Ca
 
 
 def packing(setting: Setting) -> list[Row]:
-    """Total speed of several ICM trainings side by side on one device."""
+    """Total speed of several ICM trainings on one device."""
     net, scale = setting.scale.networks[0], setting.scale
-    setting.say(f"{net.label}: {', '.join(map(str, scale.packs))} trainings at once")
+    log.info("%s: %s trainings at once", net.label, ", ".join(map(str, scale.packs)))
     jobs = [trainer_of(setting, net, "icm", seed)() for seed in range(max(scale.packs))]
     _all_at_once(jobs, SETTLED, setting.device)
 
@@ -226,7 +224,7 @@ def packing(setting: Setting) -> list[Row]:
 
 
 def _all_at_once(jobs: list[Trainer], count: int, device: torch.device) -> None:
-    """``count`` steps of every job, in parallel; what one raised is raised."""
+    """Run ``count`` steps of every job in parallel; raise the first error."""
     for result in together([repeat(stepper(job), count) for job in jobs], device):
         if isinstance(result, Exception):
             raise result
@@ -252,7 +250,7 @@ def mocov3(setting: Setting) -> list[Row]:
 
 def _pretraining(setting: Setting, encoder: str) -> list[Row]:
     scale = setting.scale
-    setting.say(f"{encoder}, {scale.body}: the first steps, then {scale.pretrain_steps} steps a round")
+    log.info("%s, %s: first steps, then %d steps per round", encoder, scale.body, scale.pretrain_steps)
     config = PretrainConfig.of(
         data="synthetic", encoder=encoder, backbone=scale.body, batch=scale.pretrain_batch, epochs=1_000_000
     )
