@@ -7,7 +7,7 @@ from complementary.paper.protocols import FIGURES, NOISE, Protocol
 from complementary.paper.published import RUNS, Published
 from complementary.paper.store import Results, Runs
 from complementary.paper.studies import Entry, Study
-from complementary.sweeps.results import Spread
+from complementary.reports.tables import Spread
 
 ACCURACIES = {figure for figures in FIGURES.values() for figure in figures.values()}
 

@@ -20,8 +20,9 @@ from complementary.files import atomic_write
 from complementary.paper import gradients, noise
 from complementary.paper.protocols import Protocol, Setting, config_of, examples, source_of, with_assignments
 from complementary.paper.studies import Entry, Study
+from complementary.reports.tables import Spread
 from complementary.sweeps.grid import HOMES, Cell
-from complementary.sweeps.results import OPTIONS, Damaged, Index, Row, Spread, read_result, show
+from complementary.sweeps.results import OPTIONS, Damaged, Row, read_result, read_results, show
 
 
 @dataclass(frozen=True)
@@ -325,10 +326,10 @@ def read(stores: Sequence[Path] | None = None, epochs: int | None = None, skip_d
     for place in places:
         if not place.exists():
             raise UserError(f"There is no store {place}; name a folder of runs, or leave --store out.")
-    with Index(list(places), skip_damaged) as index:
-        measured, damaged = _measured(places, skip_damaged)
-        skipped = dict.fromkeys([*index.skipped, *damaged])  # a file that is no JSON at all is named by both
-        return Results(tuple(index.select()), epochs, tuple(skipped), tuple(measured))
+    trained = read_results(list(places), skip_damaged)
+    measured, damaged = _measured(places, skip_damaged)
+    skipped = dict.fromkeys([*trained.skipped, *damaged])  # a file that is no JSON at all is named by both
+    return Results(tuple(trained.rows), epochs, tuple(skipped), tuple(measured))
 
 
 def _measured(places: Sequence[Path], skip_damaged: bool) -> tuple[list[Row], list[str]]:
@@ -341,5 +342,5 @@ def _measured(places: Sequence[Path], skip_damaged: bool) -> tuple[list[Row], li
         except Damaged as error:
             if not skip_damaged:
                 raise
-            skipped.append(str(error))
+            skipped.append(error.fact)
     return list(found.values()), skipped

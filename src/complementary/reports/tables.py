@@ -1,16 +1,31 @@
-"""Answers as tables: plain text, Markdown, LaTeX, CSV."""
+"""Tables as aligned text, Markdown, LaTeX and CSV, and the mean ± standard deviation that fills them."""
 
-import csv
+import csv as csv_module
 import io
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from complementary.sweeps.results import Answer, Question, Spread, show
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of ``count`` values; the deviation of a single value is None."""
+
+    mean: float
+    deviation: float | None
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        """The spread of one or more values."""
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return Spread(statistics.fmean(values), deviation, len(values))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first ``keys`` columns say what a row is."""
+    """Cells as text. The first ``keys`` columns describe the row and are left-aligned."""
 
     title: str
     header: list[str]
@@ -19,12 +34,17 @@ class Table:
 
 
 def is_percent(name: str) -> bool:
-    """Whether a figure is a fraction that people read in percent."""
+    """Whether the metric ``name`` is a fraction that is shown in percent."""
     return "accuracy" in name or "noise" in name
 
 
 def show_spread(spread: Spread | None, percent: bool) -> str:
-    """``81.23 ± 0.45 (3)``; "" where there is nothing."""
+    """Format as ``81.23 ± 0.45 (3)``; '' for None.
+
+    Args:
+        spread: What to show; its values are fractions if ``percent``.
+        percent: Multiply by 100 and show two decimals; otherwise four significant digits.
+    """
     if spread is None:
         return ""
     scale, form = (100, ".2f") if percent else (1, ".4g")
@@ -32,45 +52,16 @@ def show_spread(spread: Spread | None, percent: bool) -> str:
     return f"{scale * spread.mean:{form}}{deviation} ({spread.count})"
 
 
-def pivot(answer: Answer) -> list[Table]:
-    """One table per combination of ``by``, a row per that of ``rows``, a column per that of ``columns`` and value."""
-    q = answer.question
-    found = {tuple(group.keys.values()): group.spreads for group in answer.groups}
-    columns = [(column, name) for column in answer.levels(q.columns) for name in q.value]
-    header = [*q.rows, *(_head(q, [show(v) for v in column], name) for column, name in columns)]
-    tables = []
-    for by in answer.levels(q.by):
-        rows = []
-        for row in answer.levels(q.rows):
-            spreads = [found.get((*by, *row, *column), {}).get(name) for column, name in columns]
-            if any(spreads):
-                cells = [show_spread(s, is_percent(name)) for s, (_, name) in zip(spreads, columns, strict=True)]
-                rows.append([*(show(value) for value in row), *cells])
-        title = ", ".join(f"{name} = {show(value)}" for name, value in zip(q.by, by, strict=True))
-        tables.append(Table(title, header, rows, len(q.rows)))
-    return tables
+def counted(number: int, what: str) -> str:
+    """A number with its noun: ``1 seed``, ``2 seeds``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _head(question: Question, column: list[str], name: str) -> str:
-    """What stands above a column; the figure is named where there are several, or nothing else."""
-    return ", ".join([*column, name] if len(question.value) > 1 or not column else column)
-
-
-def caption(question: Question) -> str:
-    """What the numbers are, in one line."""
-    unit = ", in percent" if all(is_percent(name) for name in question.value) else ""
-    kept = [f"{name} = {', '.join(map(show, values))}" for name, values in question.where.items()]
-    where = f"; {'; '.join(kept)}" if kept else ""
-    return f"{', '.join(question.value)}: mean ± standard deviation (number of seeds){unit}{where}"
-
-
-def as_text(answer: Answer) -> str:
-    """Columns aligned by spaces."""
-    return text(caption(answer.question), pivot(answer))
+# --- formats ------------------------------------------------------------------------------------------------------
 
 
 def text(heading: str, tables: Sequence[Table]) -> str:
-    """The same of any tables."""
+    """Columns aligned with spaces."""
     blocks = [heading]
     for table in tables:
         widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
@@ -85,13 +76,8 @@ def _aligned(cells: list[str], widths: list[int], keys: int) -> str:
     return "  ".join(padded).rstrip()
 
 
-def as_markdown(answer: Answer) -> str:
-    """Tables for a README."""
-    return markdown(caption(answer.question), pivot(answer))
-
-
 def markdown(heading: str, tables: Sequence[Table]) -> str:
-    """The same of any tables."""
+    """Tables for a Markdown page."""
     blocks = [heading]
     for table in tables:
         rule = ["---" if i < table.keys else "---:" for i in range(len(table.header))]
@@ -102,13 +88,8 @@ def markdown(heading: str, tables: Sequence[Table]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def as_latex(answer: Answer) -> str:
-    """One tabular per table; needs no package."""
-    return latex(caption(answer.question), pivot(answer))
-
-
 def latex(heading: str, tables: Sequence[Table]) -> str:
-    """The same of any tables."""
+    """One tabular environment per table; no package is needed."""
     blocks = [f"% {heading}"]
     for table in tables:
         lines = [" & ".join(map(_latex, row)) + r" \\" for row in (table.header, *table.rows)]
@@ -125,26 +106,14 @@ def _latex(cell: str) -> str:
     return cell.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ").replace("±", r"$\pm$")
 
 
-def as_csv(answer: Answer) -> str:
-    """One line per group and value, as fractions and in full precision: for other programs."""
+FORMATS: dict[str, Callable[[str, Sequence[Table]], str]] = {"text": text, "markdown": markdown, "latex": latex}
+"""Formats for reading: heading and tables in, text out."""
+
+
+def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Comma-separated values for other programs; floats in full precision, None as an empty cell."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*answer.question.keys, "value", "mean", "std", "n"])
-    for group in answer.groups:
-        for name, spread in group.spreads.items():
-            figures = ("", "", 0) if spread is None else (spread.mean, spread.deviation, spread.count)
-            writer.writerow([*(show(value) for value in group.keys.values()), name, *figures])
+    writer = csv_module.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
     return out.getvalue()
-
-
-FORMATS: dict[str, Callable[[Answer], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "latex": as_latex,
-    "csv": as_csv,
-}
-
-
-def counted(number: int, what: str) -> str:
-    """``1 seed``, ``2 seeds``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,73 +1,99 @@
-"""The results of many runs: plain files first, an index on top.
+"""Results of many runs: find the files, check them, select runs, and summarize them over seeds.
 
-Every finished run is one JSON file (result.json in its folder, or a copy under any name): they are the store. To answer
-questions they are read into an SQLite table, because that comes with Python. The table is a cache: it is made anew
-whenever a file changed, and may be deleted at any time. Only an index of our own is ever replaced by it.
+Every finished run is one JSON file: result.json in its folder, or a copy under any name. These files are the store;
+a few hundred are read in a fraction of a second. This module does not import torch.
 
-    columns of ``runs``: every option by its flat name, every figure of the result, device, config_hash, path
-
-Questions to a table of runs: mean and standard deviation over seeds, by any options.
+    >>> from complementary.sweeps.results import Query, parse_where
+    >>> Query(parse_where(["mix=icm,micm", "long_tail=100"]), rows=("loss",), columns=("mix",)).where
+    {'mix': ['icm', 'micm'], 'long_tail': [100.0]}
 """
 
-import contextlib
+import dataclasses
 import glob
-import hashlib
 import json
 import os
-import re
-import shlex
-import sqlite3
-import statistics
 import types
 import typing
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import complementary
-from complementary.config import Config, options_of
-from complementary.data.cache import cache_root
+from complementary.config import Config, LossName, MixerName, ModelName, hints_of, options_of
 from complementary.errors import UserError, one_of
-from complementary.losses import LOSSES
-from complementary.mixing import MIXERS
-from complementary.networks import MODELS
+from complementary.reports import tables
+from complementary.reports.tables import Spread, Table, is_percent, show_spread
 
 OPTIONS = tuple(options_of(Config))
-LAYOUT = 2
-TABLES = {"runs", "about"}
-KEY = re.compile("[0-9a-f]{16}")  # the folder of a cell in a sweep
 Row = dict[str, Any]
-
-
-def kinds(option: str) -> tuple[Any, ...]:
-    """The types that an option may have: ``(bool, NoneType)`` for flip."""
-    home = options_of(Config)[option]
-    hint = typing.get_type_hints(typing.get_type_hints(Config)[home] if home else Config)[option]
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-
-
-SWITCHES = tuple(name for name in OPTIONS if bool in kinds(name))
+"""One run, flat: every option, every metric of the result, device, config_hash and path."""
 
 
 class Damaged(UserError):
-    """A file of the store is not what a run wrote; ``fact`` says so without what to do."""
+    """A result file was altered or is incomplete. ``fact`` states the problem without advice."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        self.fact = f"{path} is damaged: {why}."
-        super().__init__(f"{self.fact} Put back a good copy, delete it, or pass --skip-damaged.")
-
-
-class Foreign(UserError):
-    """A JSON file that is whole, but not the result of a run."""
+    def __init__(self, path: Path, reason: str) -> None:
+        self.fact = f"{path} is damaged: {reason}."
+        super().__init__(f"{self.fact} Restore it, delete it, or skip damaged files.", "skip_damaged")
 
 
-# --- reading ------------------------------------------------------------------------------------------
+class NotAResult(UserError):
+    """A JSON file that is valid, but not the result of a training run."""
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredResults:
+    """The runs found in some files."""
+
+    rows: list[Row]
+    repeated: int = 0
+    """How many files hold a configuration that an earlier file holds too; the first one counts."""
+    skipped: list[str] = field(default_factory=list)
+    """Messages about damaged files that were skipped."""
+
+    def select(self, where: Mapping[str, Sequence[Any]]) -> list[Row]:
+        """The rows whose options have one of the given values each."""
+        return [row for row in self.rows if all(row[name] in values for name, values in where.items())]
+
+    def metrics(self) -> list[str]:
+        """All names in the rows that are not options."""
+        return [name for name in dict.fromkeys(n for row in self.rows for n in row) if name not in OPTIONS]
+
+
+def read_results(paths: Sequence[str | Path], skip_damaged: bool = False) -> StoredResults:
+    """Read all results among ``paths``.
+
+    Args:
+        paths: Result files, folders (searched recursively), or patterns such as ``runs/*``. JSON files of another kind
+            are ignored in a folder; named directly, they are an error.
+        skip_damaged: Skip damaged files instead of raising `Damaged`.
+
+    Returns:
+        The runs in the order of their files; a configuration that is stored several times counts once.
+    """
+    found, repeated, skipped = dict[str, Row](), 0, []
+    named = {Path(path) for path in paths}
+    for path in find(paths):
+        try:
+            row = row_of(path)
+        except NotAResult:
+            if path in named:
+                raise
+        except Damaged as error:
+            if not skip_damaged:
+                raise
+            skipped.append(error.fact)
+        else:
+            repeated += row["config_hash"] in found
+            found.setdefault(row["config_hash"], row)
+    return StoredResults(list(found.values()), repeated, skipped)
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """All JSON files among files, folders (searched through; hidden ones are not) and patterns such as ``runs/*``."""
+    """List the JSON files among files, folders (searched recursively, except hidden ones) and patterns."""
     found: dict[Path, None] = {}
     for given in paths:
         matches = sorted(glob.glob(str(given)))  # noqa: PTH207 (a pattern may be absolute)
@@ -75,299 +101,212 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
         if not places:
             raise UserError(f"There is no file or folder {given}; name a result, a folder of runs, or a pattern.")
         for place in places:
-            found |= dict.fromkeys(_inside(place) if place.is_dir() else [place])
+            found |= dict.fromkeys(_json_files(place) if place.is_dir() else [place])
     return list(found)
 
 
-def _inside(folder: Path) -> Iterator[Path]:
-    for here, folders, files in os.walk(folder):
+def _json_files(folder: Path) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(here) / name for name in sorted(files) if name.endswith(".json") and not name.startswith("."))
+        yield from (Path(here) / name for name in sorted(names) if name.endswith(".json") and not name.startswith("."))
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """The content of a result.json, checked."""
+    """Read one result.json and check it.
+
+    Raises:
+        Damaged: It is not complete JSON, or its configuration does not match its hash.
+        NotAResult: It is JSON of another kind.
+    """
+    return _read(path)[0]
+
+
+def row_of(path: Path) -> Row:
+    """Read one result as a flat row; lists are kept as JSON text."""
+    result, config = _read(path)
+    facts = {name: value for name, value in result.items() if name not in ("config", "data")}
+    facts |= result.get("data", {})  # facts about the examples; the option of that name is in the configuration
+    facts |= {"config_hash": config.hash(), "path": str(path.resolve())}
+    plain = {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in facts.items()}
+    return config.flat() | plain
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Config]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Damaged(path, f"it cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise Damaged(path, f"it is not whole JSON ({error})") from None
+        raise Damaged(path, f"it is not complete JSON ({error})") from None
     stored = content.get("config") if isinstance(content, dict) else None
     if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict) or "config_hash" not in content:
-        if _is_of_sweep(path):
-            raise Damaged(path, "it is whole JSON, but not the result of a training run")
-        raise Foreign(f"{path} is not the result of a training run; give a result.json, or a folder of runs.")
-    config = _config(path, stored)
-    known = set(OPTIONS) <= set(_flat(stored))  # else it is of an earlier version
-    if known and content.get("config_hash") != config.hash():
-        raise Damaged(path, "its config_hash does not belong to its configuration")
+        if _belongs_to_sweep(path):
+            raise Damaged(path, "it is JSON, but not the result of a training run")
+        raise NotAResult(f"{path} is not the result of a training run; name a result.json or a folder of runs.")
+    return content, _checked_config(path, content)
+
+
+def _checked_config(path: Path, content: dict[str, Any]) -> Config:
+    options = dict[str, Any]()
+    for name, value in content["config"].items():
+        options |= value if isinstance(value, dict) else {name: value}
+    try:
+        config = Config.of(**options)
+    except UserError as error:
+        raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
+    complete = set(OPTIONS) <= set(options)  # otherwise an earlier version wrote it, and the hash was another
+    if complete and content["config_hash"] != config.hash():
+        raise Damaged(path, "its config_hash does not match its configuration")
     accuracy = content.get("accuracy_last", "missing")
     if accuracy is not None and not isinstance(accuracy, int | float):
         raise Damaged(path, f"its accuracy_last is {accuracy}, but it must be a number or null")
-    result: dict[str, Any] = content
-    return result
+    return config
 
 
-def _is_of_sweep(path: Path) -> bool:
-    """Whether this is the result of a cell, ``runs/KEY/result.json``: nothing else may stand there."""
-    cell = path.absolute().parent  # not resolved: runs may be a link to a larger disk
-    of_sweep = KEY.fullmatch(cell.name) or (cell.parent.parent / "sweep.json").exists()
-    return path.name == "result.json" and cell.parent.name == "runs" and bool(of_sweep)
+def _belongs_to_sweep(path: Path) -> bool:
+    """Whether the path is ``SWEEP/runs/KEY/result.json``, where nothing else may be."""
+    runs = path.absolute().parent.parent  # not resolved: runs may be a link to another disk
+    return path.name == "result.json" and runs.name == "runs" and (runs.parent / "sweep.json").exists()
 
 
-def _config(path: Path, stored: dict[str, Any]) -> Config:
-    try:
-        return Config.of(**_flat(stored))
-    except UserError as error:
-        raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
+# --- queries ------------------------------------------------------------------------------------------------------
 
-
-def _flat(nested: dict[str, Any]) -> dict[str, Any]:
-    """One level of sections taken away."""
-    inner = [value for value in nested.values() if isinstance(value, dict)]
-    top = {name: value for name, value in nested.items() if not isinstance(value, dict)}
-    return {name: value for section in [top, *inner] for name, value in section.items()}
-
-
-def row_of(path: Path) -> Row:
-    """One result as a flat row. Options of today that the run did not know have their defaults."""
-    result = read_result(path)
-    config = _config(path, result.pop("config"))
-    facts = result.pop("data", {})  # of the examples; the option of that name is in the configuration
-    figures = result | facts | {"config_hash": config.hash(), "path": str(path.resolve())}
-    return _flat(asdict(config)) | {name: _plain(value) for name, value in figures.items()}
-
-
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
-
-
-# --- the index ----------------------------------------------------------------------------------------
-
-
-class Index:
-    """The runs among ``paths`` as a table; use it in a ``with`` block.
-
-    ``repeated``: how many files held a configuration that another one had already given; of those the first
-    counts. ``skipped``: the sentences of damaged files, if ``skip_damaged`` let them pass. ``file``: where to keep
-    the table, if not in the cache; what is there already must be such a table.
-    """
-
-    def __init__(self, paths: Sequence[str | Path], skip_damaged: bool = False, file: Path | None = None) -> None:
-        if file is not None:
-            _refuse_other(file)
-        self._files = find(paths)
-        self._named = {Path(p) for p in paths}
-        self._skip = skip_damaged
-        self._database = self._open(file or _usual_file(paths, skip_damaged), named=file is not None)
-        about = dict(self._database.execute("SELECT name, value FROM about"))
-        self.repeated, self.skipped = int(about["repeated"]), list[str](json.loads(about["skipped"]))
-        self.columns = [row[1] for row in self._database.execute("PRAGMA table_info(runs)")]
-
-    def __enter__(self) -> "Index":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
-
-    def select(self, where: Mapping[str, Sequence[Any]] | None = None) -> list[Row]:
-        """The rows whose columns have one of the given values, in the order of their files."""
-        terms, values = ["1"], list[Any]()
-        for name, allowed in (where or {}).items():
-            known = [value for value in allowed if value is not None]
-            terms.append(f"({_quoted(name)} IN ({', '.join('?' * len(known))})")
-            terms[-1] += f" OR {_quoted(name)} IS NULL)" if None in allowed else ")"
-            values += known
-        found = self._database.execute(f"SELECT * FROM runs WHERE {' AND '.join(terms)} ORDER BY rowid", values)
-        return [_with_switches(dict(zip(self.columns, row, strict=True))) for row in found]
-
-    def _open(self, file: Path, named: bool) -> sqlite3.Connection:
-        """The table in ``file`` if it is up to date, else a new one, put there if that is possible.
-
-        ``named``: the user wants it there. Otherwise a cache that cannot be written costs only time.
-        """
-        seal = self._seal()
-        with contextlib.suppress(sqlite3.Error):
-            if file.exists():
-                database = sqlite3.connect(file)
-                with contextlib.suppress(sqlite3.Error):
-                    if database.execute("SELECT value FROM about WHERE name = 'seal'").fetchone() == (seal,):
-                        return database
-                database.close()
-        database = sqlite3.connect(":memory:")
-        self._fill(database, seal)
-        try:
-            _keep(database, file)
-        except (OSError, sqlite3.Error) as error:
-            if named:
-                raise UserError(f"The index {file} cannot be written ({error}); choose another --index.") from None
-        return database
-
-    def _seal(self) -> str:
-        """Another one whenever a file or what is made of it changed."""
-        stats = [(str(path.resolve()), path.stat().st_mtime_ns, path.stat().st_size) for path in self._files]
-        decides = [LAYOUT, complementary.__version__, OPTIONS, asdict(Config()), stats]
-        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-
-    def _fill(self, database: sqlite3.Connection, seal: str) -> None:
-        rows, skipped = self._rows()
-        unique: dict[str, Row] = {}
-        for row in rows:
-            unique.setdefault(row["config_hash"], row)
-        names = list(dict.fromkeys([*OPTIONS, *(name for row in rows for name in row)]))
-        database.execute(f"CREATE TABLE runs ({', '.join(_quoted(name) for name in names)})")
-        holes = ", ".join("?" * len(names))
-        values = ([row.get(name) for name in names] for row in unique.values())
-        database.executemany(f"INSERT INTO runs VALUES ({holes})", values)
-        about = {"seal": seal, "repeated": str(len(rows) - len(unique)), "skipped": json.dumps(skipped)}
-        database.execute("CREATE TABLE about (name, value)")
-        database.executemany("INSERT INTO about VALUES (?, ?)", about.items())
-        database.commit()
-
-    def _rows(self) -> tuple[list[Row], list[str]]:
-        rows, skipped = [], []
-        for path in self._files:
-            try:
-                rows.append(row_of(path))
-            except Foreign:
-                if path in self._named:
-                    raise  # somebody meant this very file
-            except Damaged as error:
-                if not self._skip:
-                    raise
-                skipped.append(str(error))
-        return rows, skipped
-
-
-def _with_switches(row: Row) -> Row:
-    """SQLite keeps True as 1."""
-    return row | {name: bool(row[name]) for name in SWITCHES if row[name] is not None}
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _usual_file(paths: Sequence[str | Path], skip: bool) -> Path:
-    places = json.dumps([sorted(str(Path(path).resolve()) for path in paths), skip])
-    return cache_root() / "index" / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.sqlite"
-
-
-def _refuse_other(file: Path) -> None:
-    """Raise if there is something else than an index of ours, which would be lost."""
-    if not file.exists():
-        return
-    found = "a folder" if file.is_dir() else _tables(file)
-    if found != TABLES:
-        said = found if isinstance(found, str) else f"a database with the tables {', '.join(sorted(found)) or '(none)'}"
-        raise UserError(
-            f"--index {file} is there already, and is not an index of runs but {said}; it was left as it is. Name a "
-            "new file, such as all.sqlite, or move that one away."
-        )
-
-
-def _tables(file: Path) -> set[str] | str:
-    """The tables and views of a database, or what the file is otherwise; it is only looked at."""
-    if not file.is_file() or not (size := file.stat().st_size):
-        return "an empty file" if file.is_file() else "no plain file"
-    try:
-        with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type <> 'index'")}
-            if names == TABLES and not database.execute("SELECT 1 FROM about WHERE name = 'seal'").fetchone():
-                return "a database of another program"
-            return names
-    except sqlite3.DatabaseError as error:
-        return f"a file of {size:,} bytes that SQLite cannot read ({error})"
-
-
-def _keep(database: sqlite3.Connection, file: Path) -> None:
-    """Put a copy of the table into ``file``, in one step."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with contextlib.closing(sqlite3.connect(draft)) as copy:
-            database.backup(copy)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-NATURAL: dict[str, list[str]] = {"loss": list(LOSSES), "mix": list(MIXERS), "model": list(MODELS)}
+NATURAL_ORDER = {
+    "loss": typing.get_args(LossName),
+    "mix": typing.get_args(MixerName),
+    "model": typing.get_args(ModelName),
+}
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked. ``where``: option -> values that count; all others name options, or figures (``value``)."""
+class Query:
+    """What to summarize: options that select and group runs, and the metrics to average."""
 
     where: dict[str, list[Any]] = field(default_factory=dict)
+    """Option -> values; a run counts if all of them match."""
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
+    """Options that make a table each."""
     value: tuple[str, ...] = ("accuracy_last",)
+    """Metrics."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All options by which runs are grouped, in order."""
+        """All options that group runs, in the order of `Group.keys`."""
         return (*self.by, *self.rows, *self.columns)
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation of ``count`` values; no deviation of a single one."""
-
-    mean: float
-    deviation: float | None
-    count: int
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "Spread":
-        """That of one value or more."""
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        return Spread(statistics.fmean(values), deviation, len(values))
-
-
-@dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only: their keys, and the spread of each value (None: nobody has it)."""
+    """Runs that differ only in their seed: the options they share, and the spread of each metric (None: no value)."""
 
     keys: dict[str, Any]
     spreads: dict[str, Spread | None]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The groups, in order, and the question with its blanks filled in."""
+class Summary:
+    """The groups in order, and the query, completed if it named no options."""
 
-    question: Question
+    query: Query
     groups: list[Group]
 
     def levels(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        """The combinations of values that these keys have, in order."""
+        """All combinations of values of these options, in order."""
         found = {tuple(group.keys[name] for name in names) for group in self.groups}
-        return sorted(found, key=lambda values: _ranks(self.question, names, values))
+        return sorted(found, key=lambda values: _sort_key(self.query, names, values))
+
+
+def summarize(results: StoredResults, query: Query) -> Summary:
+    """Average the metrics over seeds, in groups of equal options.
+
+    Raises:
+        UserError: Nothing matches, a metric is unknown, or runs of one group differ in more than their seed.
+    """
+    rows = _matching(results, query.where)
+    for name in query.value:
+        one_of("The value", name, results.metrics(), "value")
+    if not query.keys:
+        varied = tuple(name for name in OPTIONS if name != "seed" and len({row[name] for row in rows}) > 1)
+        query = dataclasses.replace(query, rows=varied or ("loss", "mix"))
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        members.setdefault(tuple(row[key] for key in query.keys), []).append(row)
+    _check_only_seeds_differ(members.values())
+    groups = [_group(query, keys, runs) for keys, runs in members.items()]
+    groups.sort(key=lambda group: _sort_key(query, query.keys, tuple(group.keys.values())))
+    return Summary(query, groups)
+
+
+def _matching(results: StoredResults, where: dict[str, list[Any]]) -> list[Row]:
+    if not results.rows:
+        raise UserError("There is no result of a training run here; name folders of runs, or their result.json.")
+    rows = results.select(where)
+    if not rows:
+        found = "; ".join(f"{name} is {_listed(row[name] for row in results.rows)}" for name in where)
+        raise UserError(f"No result matches; in the {len(results.rows)} results {found}.", "where")
+    return rows
+
+
+def _check_only_seeds_differ(groups: Iterable[list[Row]]) -> None:
+    varied: dict[str, set[Any]] = {}
+    for rows in groups:
+        for name in OPTIONS:
+            values = {row[name] for row in rows}
+            if len(values) > 1 and name != "seed":
+                varied.setdefault(name, set()).update(values)
+    if varied:
+        found = "; ".join(f"{name} = {_listed(values)}" for name, values in varied.items())
+        raise UserError(
+            f"The table would average over runs with different options: {found}. Add options to rows, columns or by, "
+            "or select runs by where.",
+            "where",
+        )
+
+
+def _group(query: Query, keys: tuple[Any, ...], runs: list[Row]) -> Group:
+    spreads: dict[str, Spread | None] = {}
+    for name in query.value:
+        values = [row[name] for row in runs if row.get(name) is not None]
+        if any(isinstance(value, str) for value in values):
+            raise UserError(f"The value {name} is not a number; choose another, such as accuracy_last.", "value")
+        spreads[name] = Spread.of(values) if values else None
+    return Group(dict(zip(query.keys, keys, strict=True)), spreads)
+
+
+def _sort_key(query: Query, names: tuple[str, ...], values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Sort each value as ``where`` lists it, else as the configuration lists it, else by size."""
+    keys: list[tuple[Any, ...]] = []
+    for name, value in zip(names, values, strict=True):
+        listed = list(query.where.get(name) or NATURAL_ORDER.get(name, ()))
+        known = (0, listed.index(value)) if value in listed else None
+        keys.append(known or (1, value is None, isinstance(value, str), value if value is not None else 0))
+    return keys
 
 
 def parse_where(terms: Sequence[str]) -> dict[str, list[Any]]:
-    """``["mix=icm,micm", "long-tail=100"]`` -> ``{"mix": ["icm", "micm"], "long_tail": [100.0]}``."""
+    """Parse ``["mix=icm,micm", "long-tail=100"]`` to ``{"mix": ["icm", "micm"], "long_tail": [100.0]}``."""
     where: dict[str, list[Any]] = {}
     for term in terms:
         name, equals, values = term.partition("=")
         if not equals or not values:
-            raise UserError(f"--where {term!r} cannot be read; write OPTION=VALUE or OPTION=VALUE,VALUE.")
-        name = option(name)
-        where.setdefault(name, []).extend(_value(name, text) for text in values.split(","))
+            raise UserError(f"{term!r} is not a condition; write OPTION=VALUE or OPTION=VALUE,VALUE.", "where")
+        name = option_name(name)
+        where.setdefault(name, []).extend(_parse_value(name, text) for text in values.split(","))
     return where
 
 
-def option(name: str) -> str:
-    """The flat name of an option, however it is written (``long-tail``)."""
-    return one_of("The option", name.strip().removeprefix("--").replace("-", "_"), OPTIONS)
+def option_name(name: str) -> str:
+    """The name of an option as the configuration writes it (``long_tail`` for ``long-tail``)."""
+    return one_of("The option", name.strip().lstrip("-").replace("-", "_"), OPTIONS)
 
 
-def _value(name: str, text: str) -> Any:
-    """The value that ``text`` means for this option; "none" is None where that is allowed."""
-    allowed = kinds(name)
+def _parse_value(name: str, text: str) -> Any:
+    """Convert ``text`` to the type of the option; "none" is None where the option allows it."""
+    section = options_of(Config)[name]
+    hint = hints_of(hints_of(Config)[section] if section else Config)[name]
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(None) in allowed and text.lower() == "none":
         return None
     if bool in allowed and text.lower() in ("true", "false"):
@@ -376,165 +315,64 @@ def _value(name: str, text: str) -> Any:
         try:
             return float(text)
         except ValueError:
-            raise UserError(f"--where {name}={text}: {text!r} is not a value of that option.") from None
+            raise UserError(f"{text!r} is not a value of the option {name}.", "where") from None
     return text
 
 
-def ask(index: Index, question: Question) -> Answer:
-    """Answer a question; never by averaging over options that the question does not name."""
-    rows = _chosen(index, question.where)
-    for name in question.value:
-        one_of("The value", name, [column for column in index.columns if column not in OPTIONS])
-    if not question.keys:
-        varied = tuple(name for name in OPTIONS if name != "seed" and len({row[name] for row in rows}) > 1)
-        question = Question(question.where, varied or ("loss", "mix"), (), (), question.value)
-    members = _members(rows, question)
-    _refuse_mixtures(rows, question)
-    groups = [_group(question, keys, runs) for keys, runs in members.items()]
-    groups.sort(key=lambda group: _ranks(question, question.keys, tuple(group.keys.values())))
-    return Answer(question, groups)
+# --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _chosen(index: Index, where: dict[str, list[Any]]) -> list[Row]:
-    rows = index.select(where)
-    if not rows:
-        everything = index.select()
-        if not everything:
-            raise UserError("There is no result of a training run here; name folders of runs, or their result.json.")
-        there = "; ".join(f"{name} is {_listed(row[name] for row in everything)}" for name in where)
-        raise UserError(f"No result is as --where asks; in these {len(everything)} {there}.")
-    return rows
+def render(summary: Summary, form: str) -> str:
+    """The summary as text, markdown, latex or csv; csv has one line per group and metric in full precision."""
+    if form != "csv":
+        return tables.FORMATS[form](caption(summary.query), pivot(summary))
+    lines = []
+    for group in summary.groups:
+        for name, spread in group.spreads.items():
+            numbers = ("", "", 0) if spread is None else (spread.mean, spread.deviation, spread.count)
+            lines.append([*map(show, group.keys.values()), name, *numbers])
+    return tables.csv([*summary.query.keys, "value", "mean", "std", "n"], lines)
 
 
-def _members(rows: Sequence[Row], question: Question) -> dict[tuple[Any, ...], list[Row]]:
-    """The runs of each group."""
-    members: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        members.setdefault(tuple(row[key] for key in question.keys), []).append(row)
-    return members
+def caption(query: Query) -> str:
+    """One line that says what the numbers are."""
+    unit = ", in percent" if all(is_percent(name) for name in query.value) else ""
+    conditions = [f"; {name} = {', '.join(map(show, values))}" for name, values in query.where.items()]
+    return f"{', '.join(query.value)}: mean ± standard deviation (number of seeds){unit}{''.join(conditions)}"
 
 
-def _varied(rows: Sequence[Row], question: Question, among: Iterable[str] = OPTIONS) -> dict[str, set[Any]]:
-    """The options in which runs of one group differ, besides their seed, and the values that they have there."""
-    varied: dict[str, set[Any]] = {}
-    for runs in _members(rows, question).values():
-        for name in among:
-            values = {row[name] for row in runs}
-            if len(values) > 1 and name != "seed":
-                varied.setdefault(name, set()).update(values)
-    return varied
+def pivot(summary: Summary) -> list[Table]:
+    """One table per combination of ``by``, with a row per combination of ``rows`` and a column per combination of
+    ``columns`` and metric."""
+    query = summary.query
+    found = {tuple(group.keys.values()): group.spreads for group in summary.groups}
+    columns = [(column, name) for column in summary.levels(query.columns) for name in query.value]
+    header = [*query.rows, *(_column_title(query, column, name) for column, name in columns)]
+    made = []
+    for by in summary.levels(query.by):
+        rows = []
+        for row in summary.levels(query.rows):
+            spreads = [found.get((*by, *row, *column), {}).get(name) for column, name in columns]
+            if any(spreads):
+                cells = [show_spread(s, is_percent(name)) for s, (_, name) in zip(spreads, columns, strict=True)]
+                rows.append([*map(show, row), *cells])
+        title = ", ".join(f"{name} = {show(value)}" for name, value in zip(query.by, by, strict=True))
+        made.append(Table(title, header, rows, len(query.rows)))
+    return made
 
 
-def _refuse_mixtures(rows: Sequence[Row], question: Question) -> None:
-    """Raise if runs of one group differ in more than their seed, naming every such option and a way out."""
-    varied = _varied(rows, question)
-    if not varied:
-        return
-    said = "; ".join(f"{name} = {_listed(values)}" for name, values in varied.items())
-    choice, kept = f"--where {next(iter(varied))}=...", _narrowed(rows, question, tuple(varied))
-    terms = [_term(name, values) for name, values in (question.where | kept).items()]
-    if kept and None not in terms:
-        pasted = shlex.join(term for term in terms if term)
-        choice = f"--where {pasted} (that keeps {len(_that_have(rows, kept))} of {len(rows)} runs)"
-    apart = " ".join([*question.rows, *_telling(rows, question, tuple(varied))])
-    raise UserError(
-        f"The rows average over {said}; choose by {choice}, or tell all runs apart by --rows {apart} (or --columns, "
-        "--by)."
-    )
-
-
-def _telling(rows: Sequence[Row], question: Question, varied: tuple[str, ...]) -> list[str]:
-    """As few of the varied options as tell all mixtures apart; of those that go together, the first."""
-    needed = list(varied)
-    for name in reversed(varied):
-        fewer = [other for other in needed if other != name]
-        if not _varied(rows, replace(question, rows=(*question.rows, *fewer)), varied):
-            needed = fewer
-    return needed
-
-
-# --- a narrower question that has an answer -----------------------------------------------------------
-
-Choice = dict[str, list[Any]]  # further terms of a --where, with one value each
-TRIALS = 40  # first terms that are tried, from the one that keeps the most runs
-
-
-def _narrowed(rows: Sequence[Row], question: Question, varied: tuple[str, ...]) -> Choice:
-    """A short choice after which no group is a mixture; {} if none can be written.
-
-    Found greedily from many first terms: the shortest that keeps more than half as many runs as the best of them.
-    """
-    starts = [{name: [value]} for name, value in _commonest(rows, varied)[:TRIALS]]
-    found = [choice for start in starts if (choice := _completed(rows, question, start, varied))]
-    counts = [len(_that_have(rows, choice)) for choice in found]
-    ranked = [(len(found[i]), -count, i) for i, count in enumerate(counts) if 2 * count > max(counts)]
-    return found[min(ranked)[2]] if ranked else {}
-
-
-def _completed(rows: Sequence[Row], question: Question, choice: Choice, varied: tuple[str, ...]) -> Choice:
-    """The choice and as many further terms as it takes, without those that are not needed after all."""
-    while mixed := _varied(remaining := _that_have(rows, choice), question, varied):
-        terms = _commonest(remaining, tuple(mixed))
-        if not terms:
-            return {}
-        choice = choice | {terms[0][0]: [terms[0][1]]}
-    for name in list(choice):
-        fewer = {other: values for other, values in choice.items() if other != name}
-        if fewer and not _varied(_that_have(rows, fewer), question, varied):
-            choice = fewer
-    return choice
-
-
-def _commonest(rows: Sequence[Row], names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """Options with a value that a --where can hold, from the one that most runs have."""
-    counts = Counter((name, row[name]) for name in names for row in rows)
-    return [pair for pair, _ in counts.most_common() if _term(pair[0], [pair[1]])]
-
-
-def _that_have(rows: Sequence[Row], choice: Choice) -> list[Row]:
-    return [row for row in rows if all(row[name] in values for name, values in choice.items())]
-
-
-def _term(name: str, values: list[Any]) -> str | None:
-    """``mix=icm,micm`` as `parse_where` reads it; None if it would read something else."""
-    shown = [
-        repr(value) if isinstance(value, float) and float(show(value)) != value else show(value) for value in values
-    ]
-    term = f"{name}={','.join(shown)}"
-    try:
-        return term if parse_where([term]) == {name: values} else None
-    except UserError:
-        return None
-
-
-def _group(question: Question, keys: tuple[Any, ...], runs: list[Row]) -> Group:
-    spreads: dict[str, Spread | None] = {}
-    for name in question.value:
-        values = [row[name] for row in runs if row[name] is not None]
-        if any(isinstance(value, str) for value in values):
-            raise UserError(f"The value {name} is not a number; choose another, such as accuracy_last.")
-        spreads[name] = Spread.of(values) if values else None
-    return Group(dict(zip(question.keys, keys, strict=True)), spreads)
-
-
-def _ranks(question: Question, names: tuple[str, ...], values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [_rank(question, name, value) for name, value in zip(names, values, strict=True)]
-
-
-def _rank(question: Question, name: str, value: Any) -> tuple[Any, ...]:
-    """Where a value stands among its likes: as --where lists them, as the package does, or by size."""
-    listed = question.where.get(name) or NATURAL.get(name, [])
-    if value in listed:
-        return (0, listed.index(value))
-    return (1, value is None, isinstance(value, str), value if value is not None else 0)
-
-
-def _listed(values: Any) -> str:
-    return ", ".join(sorted({show(value) for value in values}))
+def _column_title(query: Query, column: tuple[Any, ...], name: str) -> str:
+    """The values of the column's options, and the metric if there are several or nothing else."""
+    named = len(query.value) > 1 or not column
+    return ", ".join([*map(show, column), *([name] if named else [])])
 
 
 def show(value: Any) -> str:
-    """A value of an option for people, written as --where wants it."""
+    """The value of an option as `parse_where` reads it."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({show(value) for value in values}))
