@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from complementary import data
-from complementary.cli.options import OptionalPath, console, own_sentences
+from complementary.cli.options import OptionalPath, parse
 from complementary.clusters import assignments
 from complementary.clusters.assign import clusters_of, features_of, points_of, source_of
 from complementary.clusters.features import embed_test
@@ -22,7 +21,7 @@ from complementary.data.selection import supervise
 from complementary.engine.backend import versions
 from complementary.errors import UserError, require
 from complementary.files import atomic_write
-from complementary.reports.terminal import to_stderr
+from complementary.reports.terminal import console, to_stderr
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class Work:
 
 def main(arguments: list[str]) -> None:
     """The command ``cll cluster``."""
-    with own_sentences():
-        options = tyro.cli(tyro.conf.OmitArgPrefixes[Cluster], args=arguments, prog="cll cluster")
+    options = parse(Cluster, arguments, "cll cluster")
     if options.dataset.inputs != "raw":
         raise UserError("--inputs is for cll train; what is clustered here is what --encoder says. Leave it out.")
     _check(options.out, options.report, options.json)
@@ -138,7 +136,7 @@ def _print(rows: list[list[str]]) -> None:
     table = Table(show_header=False, box=None)
     for row in rows:
         table.add_row(*row)
-    console(100).print(table)
+    console().print(table)
 
 
 def _store(path: Path, work: Work, assignment: Tensor) -> None:

@@ -1,25 +1,24 @@
-"""What the training commands share: where and how to run, the configuration to start from, a progress bar."""
+"""The options of the commands: dataclasses that tyro turns into a command line.
 
-import contextlib
-import io
-import itertools
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from datetime import timedelta
+`parse` reads the options of any command, `parse_run` those of a command that has a configuration. ``--help`` shows the
+main options. ``--help-all`` also shows those with the metadata ``ADVANCED``; they work on the command line either way.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_type_hints
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from complementary.config import AnyConfig, read_toml
-from complementary.engine.backend import Engine
-from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.loop import TrainingLoop
+from complementary.config import ADVANCED, AnyConfig, read_toml
 from complementary.errors import UserError
-from complementary.reports.terminal import EVERY, Pace
+
+if TYPE_CHECKING:  # these import torch, which takes seconds
+    from complementary.engine.distributed import ProcessGroup
 
 AnyOptions = TypeVar("AnyOptions")
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]  # tyro would write {None}|PATH
@@ -27,31 +26,33 @@ OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT")]
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where and how to run; none of this changes the outcome, but for rounding."""
+class RunOptions:
+    """Where and how a training runs. Except for rounding, none of this changes the result."""
 
     out: OptionalPath = None
-    """Folder of the run; by default it is named after the main options, under runs/."""
+    """Folder of the run. By default it is named after the main options, under runs/."""
     config: OptionalPath = None
-    """A config.toml to start from, such as that of an earlier run; other options override it."""
+    """A config.toml to start from, such as that of an earlier run. Other options override it."""
     resume: bool = False
-    """Go on with the run in the folder (after a kill, too); its configuration is taken from there."""
+    """Continue the run in the folder, with the configuration stored there."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1 …"""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """bf16: networks compute in bfloat16, sums and weights stay float32; auto: bf16 on a GPU, fp32 on a CPU."""
-    compile: bool = True
-    """Fuse the kernels of the network (GPU only; takes about half a minute at the start)."""
-    deterministic: bool = False
-    """The same bits in every run, on a GPU too (slower); on a CPU that is always so."""
-    stream: Literal["auto", "always", "never"] = "auto"
-    """Read inputs ahead from where they are (a memory map) instead of holding them on the device; auto: if they need
-    more than half of a GPU's free memory."""
-    checkpoint_seconds: float = 30.0
-    """How often the state is saved, so that a killed run can be resumed."""
+    precision: Literal["auto", "bf16", "fp32"] = field(default="auto", metadata=ADVANCED)
+    """bf16: networks compute in bfloat16, sums and weights stay float32. auto: bf16 on a GPU, fp32 on a CPU."""
+    compile: bool = field(default=True, metadata=ADVANCED)
+    """Compile the network (GPU only; takes about half a minute at the start)."""
+    deterministic: bool = field(default=False, metadata=ADVANCED)
+    """Bitwise equal results in every run on a GPU, too (slower). On a CPU this is always so."""
+    stream: Literal["auto", "always", "never"] = field(default="auto", metadata=ADVANCED)
+    """Prefetch batches from a memory map instead of keeping all inputs on the device. auto: if they need more than half
+    of the free GPU memory."""
+    checkpoint_seconds: float = field(default=30.0, metadata=ADVANCED)
+    """Seconds between two checkpoints."""
 
-    def how(self, processes: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
-        """What `runner.run` and `pretrain.pretrain` want to know of it; a processes's processes have a device each."""
+    def run_arguments(self, processes: "ProcessGroup") -> dict[str, Any]:
+        """The keyword arguments of `training.run.run` and `encoders.pretrain.pretrain`."""
+        from complementary.engine.backend import Engine
+
         device = self.device if processes.size == 1 else str(processes.device)
         engine = Engine.choose(device, self.precision, self.compile, self.deterministic, self.stream)
         return {
@@ -61,124 +62,148 @@ class Where:
             "processes": processes,
         }
 
+    def folder(self, data: str, *parts: object) -> Path:
+        """The folder of the run: ``out``, or a name such as ``runs/digits-icm-0``.
 
-def check_resume(where: Where, out: Path) -> None:
-    """Raise if there is nothing to resume in ``out``."""
-    if where.resume and not (out / "config.toml").exists():
-        raise UserError(f"There is no run in {out} to resume; leave --resume out to start one, or name its --out.")
+        Args:
+            data: Name or path of the dataset; of a path, the file name counts.
+            parts: What else the name consists of.
+        """
+        out = self.out or Path("runs") / "-".join(map(str, (Path(data).name, *parts)))
+        if self.resume and not (out / "config.toml").exists():
+            raise UserError(f"There is no run in {out} to resume; leave --resume out to start one, or name its --out.")
+        return out
 
 
-def parse(
-    kind: type[AnyOptions], settings: type[AnyConfig], arguments: list[str], prog: str
+# --- parsing ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The options of a dataclass as they were read, before the dataclass checks them."""
+
+    kind: type
+    values: dict[str, Any]
+
+    def build(self) -> Any:
+        return self.kind(**{n: v.build() if isinstance(v, _Values) else v for n, v in self.values.items()})
+
+
+_OPTIONS: set[str] = set()  # of the command that was parsed last
+
+
+def flag_of(option: str | None) -> str | None:
+    """How the current command spells an option of the configuration (``--long-tail``); None if it does not have it."""
+    name = (option or "").replace("-", "_")
+    return f"--{name.replace('_', '-')}" if name in _OPTIONS else None
+
+
+def parse(kind: type[AnyOptions], arguments: Sequence[str], prog: str) -> AnyOptions:
+    """Read a command line.
+
+    Args:
+        kind: A dataclass; nested dataclasses become groups of options.
+        arguments: The arguments after the name of the command.
+        prog: Name of the command, such as "cll cluster".
+
+    Returns:
+        An instance of ``kind``. A `UserError` of its checks is raised as it is.
+    """
+    return cast(AnyOptions, _read(kind, arguments, prog).build())
+
+
+def parse_run(
+    kind: type[AnyOptions],
+    config_kind: type[AnyConfig],
+    arguments: Sequence[str],
+    prog: str,
+    **preset: Any,
 ) -> tuple[AnyOptions, AnyConfig]:
-    """Read the command line of ``kind`` (a class that has all options of ``settings``) -> (all options, settings)."""
-    base = read_toml(path, settings) if (path := _base(arguments)) else settings()
-    names = [f.name for f in fields(settings)]  # type: ignore[arg-type]
-    parser: Any = tyro.conf.configure(tyro.conf.OmitArgPrefixes)(kind)
-    default = kind(**{name: getattr(base, name) for name in names})
-    with own_sentences():
-        options: AnyOptions = tyro.cli(parser, args=arguments, prog=prog, default=default)
-    return options, settings(**{name: getattr(options, name) for name in names})
+    """Read the command line of a command that has a configuration.
 
+    Args:
+        kind: A dataclass that inherits from `RunOptions` and ``config_kind``.
+        config_kind: `Config` or `PretrainConfig`.
+        arguments: The arguments after the name of the command.
+        prog: Name of the command, such as "cll train".
+        preset: Options of the configuration that override its defaults or its file, but not ``arguments``.
 
-def console(least: int) -> Console:
-    """Where tables go; a file or pipe has no width of its own, and gets ``least`` characters (rich would take 80)."""
-    found = Console()
-    if not found.is_terminal:
-        found.width = max(least, found.width)
-    return found
-
-
-@contextlib.contextmanager
-def own_sentences() -> Iterator[None]:
-    """While tyro reads a command line: raise the `UserError` of a configuration as it is, not in a box.
-
-    tyro takes it for a ValueError of its own, prints it and exits; so what it prints is held back until it is known
-    whose error it was.
+    Returns:
+        All options, and the configuration alone.
     """
-    held = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(held):
-            yield
-    except SystemExit as stop:
-        problem = stop.__context__
-        while problem is not None and not isinstance(problem, UserError):
-            problem = problem.__context__
-        if problem is not None:
-            raise UserError(str(problem)) from None
-        print(held.getvalue(), end="", file=sys.stderr)
-        raise
-    print(held.getvalue(), end="", file=sys.stderr)
+    path = _base_file(_read(kind, arguments, prog).values)
+    base = (read_toml(path, config_kind) if path else config_kind()).with_(**preset)
+    default = kind(**{f.name: getattr(base, f.name) for f in fields(config_kind)})  # type: ignore[arg-type]
+    options = _read(kind, arguments, prog, default).build()
+    return options, config_kind(**{f.name: getattr(options, f.name) for f in fields(config_kind)})  # type: ignore[arg-type]
 
 
-def _base(arguments: list[str]) -> Path | None:
-    """The configuration to start from: that of --config or, when resuming, of the folder itself."""
-    given: dict[str, str] = {}
-    for here, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, equals, value = here.partition("=")
-        given[name] = value if equals else following
-    if "--config" in given:
-        return Path(given["--config"])
-    stored = Path(given.get("--out", "")) / "config.toml"
-    return stored if "--resume" in given and "--out" in given and stored.exists() else None
+def _base_file(values: dict[str, Any]) -> Path | None:
+    """The file that the configuration starts from: the one given, or that of the folder to resume."""
+    if values["config"] is not None:
+        return cast(Path, values["config"])
+    stored = (values["out"] or Path()) / "config.toml"
+    return stored if values["resume"] and values["out"] is not None and stored.exists() else None
 
 
-def default_folder(data: str, *rest: object) -> Path:
-    """Where a run goes without --out: ``runs/digits-icm-0``; of a path to a file, its name counts."""
-    return Path("runs") / "-".join(map(str, (Path(data).name, *rest)))
-
-
-@contextlib.contextmanager
-def epochs_bar(shown: dict[str, str]) -> Iterator[Callable[[TrainingLoop], None]]:
-    """A progress bar that vanishes when done -> the function to call after each step.
-
-    ``shown``: which figures of the last epoch to show, and under which names.
-    """
-    columns = (
-        TextColumn("{task.fields[epoch]}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[say]}"),
+def _read(kind: type, arguments: Sequence[str], prog: str, default: Any = tyro.MISSING) -> _Values:
+    everything = "--help-all" in arguments
+    arguments = ["--help" if a == "--help-all" else a for a in arguments]
+    hide = not everything and bool({"-h", "--help"} & set(arguments))
+    description = inspect.getdoc(kind) or ""
+    _OPTIONS.clear()
+    registry = ConstructorRegistry()
+    registry.struct_rule(partial(_rule, hide=hide))
+    if hide and _advanced(kind):
+        description += "\n\nAll options: " + prog + " --help-all"
+    found = tyro.cli(
+        kind,
+        args=arguments,
+        prog=prog,
+        default=default,
+        description=description,
+        registry=registry,
+        config=(tyro.conf.OmitArgPrefixes,),
     )
-    console = Console()
-    if not console.is_terminal:
-        yield _lines(shown, console)
-        return
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, epoch="epoch -", say="preparing data")
-
-        def show(job: TrainingLoop) -> None:
-            row = job.history[-1] if job.history else {}
-            bar.update(
-                task,
-                total=job.epochs * job.steps_per_epoch,
-                completed=job.epoch * job.steps_per_epoch + job.step_in_epoch,
-                epoch=f"{job.stage}epoch {job.epoch}/{job.epochs}",
-                say=" · ".join(_figures(row, shown)),
-            )
-
-        yield show
+    return cast(_Values, found)
 
 
-def _lines(shown: dict[str, str], console: Console) -> Callable[[TrainingLoop], None]:
-    """The same for a log file: a line after the first epoch, and whenever there was none for a while."""
-    pace, closed = Pace(EVERY), False  # closed: whether a line told of a whole epoch
+def _rule(info: StructTypeInfo, hide: bool) -> StructConstructorSpec | None:
+    """How tyro reads a dataclass: checks are left to `_Values.build`, advanced options are hidden on request."""
+    if not is_dataclass(info.type):
+        return None
+    hints, found = get_type_hints(info.type, include_extras=True), []
+    for option in fields(info.type):
+        hint = hints[option.name]
+        if hide and option.metadata.get("advanced"):
+            hint = tyro.conf.Suppress[hint]
+        if not is_dataclass(hint):
+            _OPTIONS.add(option.name)
+        if isinstance(info.default, info.type):
+            default = getattr(info.default, option.name)
+        else:
+            default = option.default if option.default is not MISSING else tyro.MISSING
+            default = option.default_factory() if option.default_factory is not MISSING else default
+        found.append(StructFieldSpec(option.name, hint, default, partial(_help, info.type, option.name)))
+    return StructConstructorSpec(lambda **values: _Values(info.type, values), tuple(found))
 
-    def show(job: TrainingLoop) -> None:
-        nonlocal closed
-        first = job.step_in_epoch == 0 and not closed
-        if job.done or not pace.due(anyway=first):
-            return
-        closed = closed or first
-        steps, inside = job.steps_before(), job.step_in_epoch
-        place = f"epoch {job.epoch + 1}/{job.epochs}, step {inside} of {job.steps_per_epoch}" if inside else ""
-        left = timedelta(seconds=round(job.seconds / steps * (job.epochs * job.steps_per_epoch - steps)))
-        figures = _figures(job.history[-1], shown) if job.history else []
-        parts = [job.stage + (place or f"epoch {job.epoch}/{job.epochs}"), *figures, f"about {left} left"]
-        console.print(" · ".join(parts), soft_wrap=True)
 
-    return show
+def _help(kind: type, option: str) -> str:
+    return _help_texts(kind).get(option, "")
 
 
-def _figures(row: dict[str, Any], shown: dict[str, str]) -> list[str]:
-    return [f"{name} {row[key]:.3f}" for key, name in shown.items() if row.get(key) is not None]
+@cache
+def _help_texts(kind: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass, inherited ones included."""
+    from docstring_parser import parse_from_object  # tyro depends on it
+
+    owners = reversed([owner for owner in kind.__mro__ if is_dataclass(owner)])
+    params = [param for owner in owners for param in parse_from_object(owner).params]
+    return {param.arg_name: " ".join((param.description or "").split()) for param in params}
+
+
+def _advanced(kind: type) -> bool:
+    """Whether a dataclass or one of its sections has options that only ``--help-all`` shows."""
+    hints = get_type_hints(kind)
+    inner = [hints[f.name] for f in fields(kind) if is_dataclass(hints[f.name])]
+    return any(f.metadata.get("advanced") for f in fields(kind)) or any(map(_advanced, inner))

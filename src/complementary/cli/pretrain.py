@@ -8,18 +8,19 @@ import torch
 from rich.console import Console
 
 from complementary import data
-from complementary.cli.options import Where, check_resume, default_folder, epochs_bar, parse
+from complementary.cli.options import RunOptions, parse_run
 from complementary.config import PretrainConfig
 from complementary.data import Dataset
 from complementary.encoders.pretrain import check_images, chosen_images, pretrain, views_for
 from complementary.engine.distributed import joined
 from complementary.files import atomic_write
 from complementary.reports import figures
+from complementary.reports.terminal import training_progress
 from complementary.rng import generator
 
 
 @dataclass(frozen=True)
-class Pretrain(Where, PretrainConfig):
+class Pretrain(RunOptions, PretrainConfig):
     """Pretrain an encoder on images alone, without any label: SimSiam, BYOL or MoCo v3.
 
     Example: cll pretrain --data cifar10 --encoder simsiam --epochs 800 --out runs/simsiam
@@ -31,18 +32,17 @@ class Pretrain(Where, PretrainConfig):
 
 def main(arguments: list[str]) -> None:
     """The command ``cll pretrain``."""
-    options, config = parse(Pretrain, PretrainConfig, arguments, "cll pretrain")
+    options, config = parse_run(Pretrain, PretrainConfig, arguments, "cll pretrain")
     console = Console()
     if options.show_views is not None:
         atomic_write(options.show_views, draw_views(config, data.load(config.data)))
         console.print(f"Two views each of eight images: {options.show_views}", soft_wrap=True)
         return
-    out = options.out or default_folder(config.data, config.encoder, config.seed)
     with joined("cll pretrain", options.device) as processes:
-        check_resume(options, out)
+        out = options.folder(config.data, config.encoder, config.seed)
         shown = {"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}
-        with epochs_bar(shown) if processes.is_main else nullcontext() as progress:
-            result = pretrain(config, out, progress=progress, **options.how(processes))
+        with training_progress(shown) if processes.is_main else nullcontext() as progress:
+            result = pretrain(config, out, progress=progress, **options.run_arguments(processes))
     if not processes.is_main:
         return
     knn = "" if result["oracle_knn"] is None else f", kNN {100 * result['oracle_knn']:.2f} % (oracle)"

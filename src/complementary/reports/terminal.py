@@ -1,51 +1,264 @@
-"""What the user sees: lines, progress bars and tables; and a sentence where an optional package is missing.
+"""What the command line shows: log lines, progress bars and tables.
 
-How often lines of progress are written: at most every so many seconds.
+Library code does not print. It logs lines with ``logging.getLogger(__name__)`` and the progress of counted work (files,
+bytes, epochs of a pretraining) with `log_progress`. The command line shows both with `log_to_stderr`.
 """
 
-import math
+import logging
+import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
 
-from complementary.errors import UserError
+if TYPE_CHECKING:  # rich is imported on first use: commands that only print help need to start quickly
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
-Say = Callable[[str], None]
+SECONDS_BETWEEN_LINES = 15.0  # in a log file; on a terminal there is a progress bar
+PIPE_WIDTH = 120  # characters; a file or pipe has no width of its own
 
 
-def need(module: str, purpose: str) -> Any:
-    """Import ``module``, or say what it is wanted for and how to install it."""
+class Training(Protocol):
+    """What a progress bar reads from a training loop."""
+
+    stage: str
+    epochs: int
+    steps_per_epoch: int
+    epoch: int
+    step_in_epoch: int
+    seconds: float
+    history: list[dict[str, Any]]
+
+
+# --- logging ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Count:
+    what: str
+    done: int
+    total: int | None
+    unit: str
+
+    def __str__(self) -> str:
+        show = format_size if self.unit == "bytes" else "{:,}".format
+        return show(self.done) if self.total is None else f"{show(self.done)} of {show(self.total)}"
+
+
+def log_progress(logger: logging.Logger, what: str, done: int, total: int | None = None, unit: str = "") -> None:
+    """Log how far some counted work is. Cheap enough to call for every item.
+
+    The record has level DEBUG, so it is only visible under `log_to_stderr`: as a progress bar on a terminal, as a line
+    every 15 seconds elsewhere.
+
+    Args:
+        logger: The logger of the calling module.
+        what: The work, such as "decoding images"; it identifies the bar.
+        done: Items finished so far. The bar ends when this equals ``total``.
+        total: All items, or None if unknown.
+        unit: "bytes" for sizes such as 1.5 MB; anything else counts items.
+    """
+    if logger.isEnabledFor(logging.DEBUG):
+        count = _Count(what, done, total, unit)
+        logger.debug("%s: %s", what, count, extra={"progress": count})
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Show what the package logs on stderr while the block runs: info and warnings as lines, progress as bars.
+
+    Under torchrun only the first process shows anything.
+    """
+    logger, handler = logging.getLogger("complementary"), _Handler()
+    level = logger.level
+    logger.setLevel(logging.DEBUG if os.environ.get("RANK", "0") == "0" else logging.ERROR)
+    logger.addHandler(handler)
     try:
-        return import_module(module)
-    except ImportError:
-        package = {"PIL": "pillow", "sklearn": "scikit-learn"}.get(module.split(".")[0], module.split(".")[0])
-        raise UserError(f"{purpose} needs {package}: pip install 'complementary[cli]'.") from None
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        _BARS.close_all()
 
 
-def pillow_image() -> Any:
-    """Pillow's ``Image`` module."""
-    return need("PIL.Image", "Decoding pictures")
+class _Handler(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.throttle = _Throttle()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        count = getattr(record, "progress", None)
+        if isinstance(count, _Count):
+            self._show(count)
+        elif record.levelno >= logging.INFO:
+            _print_line(("warning: " if record.levelno >= logging.WARNING else "") + self.format(record))
+
+    def _show(self, count: _Count) -> None:
+        if not _is_terminal():
+            if self.throttle.due():
+                _print_line(f"{count.what}: {count}")
+        elif count.done == count.total:
+            _BARS.close(count.what)
+        else:
+            _BARS.show(count.what, count.what, count.done, count.total, str(count))
 
 
-def rich_or_none(name: str) -> Callable[..., Any] | None:
-    """A class of rich such as ``rich.table.Table``, or None where rich is not installed."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
-    except ImportError:
-        return None
-
-
-def to_stderr(line: str) -> None:
-    """Print one line where it does not mix with results."""
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def size(count: float) -> str:
-    """Bytes for people: 170.5 MB."""
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+class _Throttle:
+    """Limits how often lines are written."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def due(self, force: bool = False) -> bool:
+        """True if the interval has passed (or ``force``); restarts the interval."""
+        now = time.monotonic()
+        if not force and now - self.last < SECONDS_BETWEEN_LINES:
+            return False
+        self.last = now
+        return True
+
+
+# --- progress bars ------------------------------------------------------------------------------------------------
+
+
+class _Bars:
+    """The progress bars on stderr: one live display of rich, which disappears with the last bar."""
+
+    def __init__(self) -> None:
+        self.display: Progress | None = None
+        self.tasks: dict[str, TaskID] = {}
+
+    def show(self, key: str, text: str, done: int, total: int | None, count: str = "", note: str = "") -> None:
+        if self.display is None:
+            self.display = _new_display()
+            self.display.start()
+        if key not in self.tasks:
+            self.tasks[key] = self.display.add_task(text, total=total, count=count, note=note)
+        self.display.update(self.tasks[key], description=text, completed=done, total=total, count=count, note=note)
+
+    def close(self, key: str) -> None:
+        if self.display is not None and key in self.tasks:
+            self.display.remove_task(self.tasks.pop(key))
+            if not self.tasks:
+                self.display.stop()
+                self.display = None
+
+    def close_all(self) -> None:
+        for key in list(self.tasks):
+            self.close(key)
+
+
+_BARS = _Bars()
+
+
+def _new_display() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text, count, note = (TextColumn(f"{{task.{field}}}") for field in ("description", "fields[count]", "fields[note]"))
+    return Progress(text, BarColumn(), count, TimeRemainingColumn(), note, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def training_progress(shown: Mapping[str, str]) -> Iterator[Callable[[Training], None]]:
+    """Show the progress of a training on stderr: a bar on a terminal, a line every 15 seconds elsewhere.
+
+    Args:
+        shown: The metrics of the last epoch to show: key in the history -> name on screen.
+
+    Yields:
+        The function to call after each training step.
+    """
+    if not _is_terminal():
+        yield _TrainingLines(shown)
+        return
+
+    def show(loop: Training) -> None:
+        text, metrics = f"{loop.stage}epoch {loop.epoch}/{loop.epochs}", _metrics(loop, shown)
+        _BARS.show("training", text, _steps(loop), loop.epochs * loop.steps_per_epoch, note=metrics)
+
+    _BARS.show("training", "epoch -", 0, None, note="preparing")
+    try:
+        yield show
+    finally:
+        _BARS.close("training")
+
+
+class _TrainingLines:
+    """The same for a log file: a line after the first epoch, then at most one every 15 seconds."""
+
+    def __init__(self, shown: Mapping[str, str]) -> None:
+        self.shown, self.throttle, self.first = shown, _Throttle(), True
+
+    def __call__(self, loop: Training) -> None:
+        first_epoch = self.first and loop.step_in_epoch == 0
+        if loop.epoch >= loop.epochs or not self.throttle.due(force=first_epoch):
+            return
+        self.first = self.first and not first_epoch
+        place = f"{loop.stage}epoch {loop.epoch}/{loop.epochs}"
+        if loop.step_in_epoch:
+            place += f", step {loop.step_in_epoch}/{loop.steps_per_epoch}"
+        steps = _steps(loop)
+        left = timedelta(seconds=round(loop.seconds / steps * (loop.epochs * loop.steps_per_epoch - steps)))
+        parts = (place, _metrics(loop, self.shown), f"about {left} left")
+        _print_line(" · ".join(part for part in parts if part))
+
+
+def _steps(loop: Training) -> int:
+    return loop.epoch * loop.steps_per_epoch + loop.step_in_epoch
+
+
+def _metrics(loop: Training, shown: Mapping[str, str]) -> str:
+    row = loop.history[-1] if loop.history else {}
+    return " · ".join(f"{name} {row[key]:.3f}" for key, name in shown.items() if row.get(key) is not None)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+( ± [\d.,]+)?( %)?|[?–-]?")
+
+
+def console() -> "Console":
+    """A rich console for stdout. A file or pipe gets 120 characters per line (rich would take 80)."""
+    from rich.console import Console
+
+    found = Console(highlight=False, markup=False)
+    if not found.is_terminal:
+        found.width = max(PIPE_WIDTH, found.width)
+    return found
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Print an aligned table on stdout; columns of numbers are right-aligned. ``header`` may be empty."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header), title=title)
+    table.title_justify = "left"
+    width = len(rows[0] if rows else header)
+    for i in range(width):
+        numeric = i > 0 and all(_NUMBER.fullmatch(row[i]) for row in rows)
+        name = header[i] if header else ""
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=i < width - 1, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def format_size(count: float) -> str:
+    """Format a number of bytes: 170.5 MB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -53,70 +266,41 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+# --- to be removed: names that other modules still import ---------------------------------------------------------
+
+Say = Callable[[str], None]
+to_stderr = _print_line
+size = format_size
+EVERY = SECONDS_BETWEEN_LINES
+
+
+def need(module: str, purpose: str) -> Any:  # noqa: D103
+    from complementary.errors import import_optional
+
+    return import_optional(module, purpose)
+
+
+def pillow_image() -> Any:  # noqa: D103
+    return need("PIL.Image", "Decoding images")
+
+
 @contextmanager
-def bar(what: str, total: int | None, of_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Draw a progress bar on a terminal while the block runs; yields a function to advance it.
+def bar(what: str, total: int | None, of_bytes: bool = False) -> Iterator[Callable[[int], None]]:  # noqa: D103
+    done, logger = 0, logging.getLogger(__name__)
 
-    Nothing is drawn where stderr is not a terminal or rich is not installed.
-    """
-    make = rich_or_none("rich.progress.Progress") if sys.stderr.isatty() else None
-    if make is None:
-        yield lambda _: None
-        return
-    console = need("rich.console", "A progress bar").Console(stderr=True)
-    with make(*_columns(of_bytes), console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        log_progress(logger, what, done, total, "bytes" if of_bytes else "")
+
+    yield advance
 
 
-def _columns(of_bytes: bool) -> list[object]:
-    from rich import progress as p
-
-    text, drawn, left = p.TextColumn("{task.description}"), p.BarColumn(), p.TimeRemainingColumn()
-    if of_bytes:
-        return [text, drawn, p.DownloadColumn(), p.TransferSpeedColumn(), left]
-    return [text, drawn, p.MofNCompleteColumn(), left]
-
-
-def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table: drawn by rich where it is installed, in plain columns otherwise."""
-    make, console = rich_or_none("rich.table.Table"), rich_or_none("rich.console.Console")
-    if make is None or console is None:
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        for row in [header, *rows]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        return
-    table = make(box=None, pad_edge=False, header_style="bold")
-    for i, title in enumerate(header):
-        numeric = i > 0 and all(row[i].replace(",", "").isdigit() or row[i] in "?-" for row in rows)
-        table.add_column(title, justify="right" if numeric else "left", no_wrap=i < len(header) - 1, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    screen = console(markup=False, highlight=False)
-    if not screen.is_terminal:
-        screen.width = 120  # a file or pipe has no width of its own, and rich would take 80
-    screen.print(table)
-
-
-EVERY = 15.0  # seconds between two lines in a log: few enough to be read
-
-
-class Pace:
-    """Says whether the next line is due: not sooner than ``seconds`` after the last one.
-
-    The first is due after as long a time too, or ``at_once``.
-
-        >>> from complementary.reports.terminal import Pace
-        >>> pace = Pace(60.0, at_once=True)
-        >>> [pace.due(), pace.due(), pace.due(anyway=True)]
-        [True, False, True]
-    """
-
-    def __init__(self, seconds: float = EVERY, at_once: bool = False) -> None:
-        self.seconds, self.last = seconds, -math.inf if at_once else time.monotonic()
+class Pace:  # noqa: D101
+    def __init__(self, seconds: float = SECONDS_BETWEEN_LINES, at_once: bool = False) -> None:
+        self.seconds, self.last = seconds, float("-inf") if at_once else time.monotonic()
 
     def due(self, anyway: bool = False) -> bool:
-        """Whether it is time, or a line is written ``anyway``; if so, the next interval begins now."""
         now = time.monotonic()
         if not anyway and now - self.last < self.seconds:
             return False
