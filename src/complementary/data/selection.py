@@ -5,6 +5,7 @@ from torch import Tensor
 from complementary import labels, long_tail, transitions
 from complementary.config import Config
 from complementary.data import Dataset
+from complementary.data.registry import TABLE
 from complementary.errors import UserError
 
 
@@ -67,3 +68,19 @@ def matrices(
         return known, transitions.empirical_transition(truth, excluded)
     matrix = transitions.parse(spec, classes)
     return matrix, matrix
+
+
+def count_examples(config: Config) -> int:
+    """The number of training examples of a named dataset, before a validation split is held out."""
+    chosen, named = config.dataset, TABLE[config.dataset.data]
+    if chosen.long_tail == 1 and chosen.head is None:
+        return named.train
+    head = chosen.head or named.head or named.train // len(named.classes)
+    return sum(long_tail.class_sizes(head, chosen.long_tail, len(named.classes)))
+
+
+def same_for_all_seeds(config: Config) -> bool:
+    """Whether runs with different seeds train on the same examples."""
+    chosen = config.dataset
+    everything = chosen.long_tail == 1 and chosen.head is None
+    return everything or chosen.draws == "paper" or chosen.subset == "first"
