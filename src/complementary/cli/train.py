@@ -3,10 +3,12 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from complementary.cli.options import RunOptions, parse_run
-from complementary.config import Config, as_coded
+from complementary.config import Config
 from complementary.reports.terminal import print_table, training_progress
 
 
@@ -19,7 +21,7 @@ class Train(RunOptions, Config):
     On two GPUs: torchrun --nproc-per-node 2 -m complementary train ...
     """
 
-    as_coded: bool = False
+    published_code: Annotated[bool, tyro.conf.arg(name="as-coded")] = False
     """Mix as the published code of the ICM paper does, where it differs from the paper's text. The differences are in
     section [variant] of config.toml, and can be set there one by one."""
 
@@ -27,8 +29,8 @@ class Train(RunOptions, Config):
 def main(arguments: list[str]) -> None:
     """Run ``cll train``."""
     options, config = parse_run(Train, Config, arguments, "cll train")
-    if options.as_coded:
-        preset = as_coded(config.mixing.mix, config.training.loss)
+    if options.published_code:
+        preset = dict(config.as_coded().flat().items() - config.flat().items())
         options, config = parse_run(Train, Config, arguments, "cll train", **preset)
     from complementary.engine.distributed import joined
     from complementary.training.run import run

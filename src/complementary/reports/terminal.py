@@ -243,18 +243,15 @@ def console() -> "Console":
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """Print an aligned table on stdout; columns of numbers are right-aligned. ``header`` may be empty."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header), title=title)
-    table.title_justify = "left"
-    width = len(rows[0] if rows else header)
-    for i in range(width):
-        numeric = i > 0 and all(_NUMBER.fullmatch(row[i]) for row in rows)
-        name = header[i] if header else ""
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=i < width - 1, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    lines = [*([list(header)] if header else []), *map(list, rows)]
+    columns = list(zip(*lines, strict=True))
+    numeric = [i > 0 and all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in columns]
+    if title:
+        print(title)
+    for line in lines:
+        cells = zip(line, widths, numeric, strict=True)
+        print("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip())
 
 
 def format_size(count: float) -> str:
