@@ -337,6 +337,18 @@ class Config(BaseConfig):
         """What the mixer needs to know about each example: nothing, its cluster, or (oracles) its true class."""
         return MIXED_WITHIN.get(self.mixing.mix, "nothing")
 
+    def as_coded(self) -> "Config":
+        """Return a copy in which the method is that of the paper's published code, where the text says otherwise.
+
+        Data, labels, network and evaluation stay as they are; the protocol ``paper`` of `complementary.paper` changes
+        these, too.
+        """
+        mix = self.mixing.mix
+        options: dict[str, Any] = {"reset_optimizer": True}
+        options |= {} if mix == "none" else {"clean_pass": True} | AS_CODED[mix]
+        options |= {"label_weights": "own"} if (self.training.loss, mix) == ("fwd", "mixup") else {}
+        return self.with_(**options)
+
 
 _STUDY_AS_CODED: dict[str, Any] = {"lam": "batch", "partner": "any", "alone": "black"}
 AS_CODED: dict[str, dict[str, Any]] = {
