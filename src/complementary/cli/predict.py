@@ -2,16 +2,24 @@
 
 import csv
 import io
-import sys
+import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
-from torch import Tensor
 
+from complementary.cli.options import OptionalPath, parse
 from complementary.errors import UserError
-from complementary.training.predict import Predictor, are_pictures, load, read_examples, read_pictures
+from complementary.reports.terminal import log_progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from complementary.training.predict import Predictor
+
+logger = logging.getLogger(__name__)
+BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -24,55 +32,71 @@ class Predict:
     folder: tyro.conf.Positional[Path]
     """The folder of a finished run."""
     inputs: tyro.conf.Positional[Path]
-    """A picture or a folder of pictures; a .npy or .npz file of images uint8 [N, H, W] or [N, H, W, C], or of vectors
-    [N, D]; or a .csv of numbers, one example a line."""
-    out: Path | None = None
-    """Where to write; by default to the screen."""
+    """An image or a folder of images; a .npy or .npz file of images uint8 [N, H, W] or [N, H, W, C], or of vectors
+    [N, D]; or a .csv file of numbers with one example per line."""
+    out: OptionalPath = None
+    """File to write; by default stdout."""
     weights: Literal["auto", "selected", "last"] = "auto"
-    """Weights after the epoch chosen by SCEL (auto, if there is one), or after the last one."""
+    """Weights of the epoch selected by SCEL or of the last epoch. auto: selected, if there is one."""
     fit: Literal["crop", "stretch"] = "crop"
-    """How pictures become square, as in cll data import."""
+    """How images become square, as in cll data import."""
 
 
 def main(arguments: list[str]) -> None:
-    """The command ``cll predict``."""
-    options = tyro.cli(Predict, args=arguments, prog="cll predict")
+    """Run ``cll predict``."""
+    options = parse(Predict, arguments, "cll predict")
     if options.out is not None and options.out.exists():
-        raise UserError(f"{options.out} exists already; choose another --out.")
-    model = load(options.folder, options.weights)
-    table, lines = io.StringIO(), rows(model, options.inputs, options.fit)
-    csv.writer(table, lineterminator="\n").writerows(lines)
+        raise UserError(f"{options.out} exists already; choose another file.", "out")
+    from complementary.training.predict import load
+
+    rows = predict_file(load(options.folder, options.weights), options.inputs, options.fit)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
     if options.out is None:
         print(table.getvalue(), end="")
         return
     try:
         options.out.write_text(table.getvalue(), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{options.out} cannot be written ({error.strerror}).") from None
-    print(f"{len(lines) - 1:,} predictions: {options.out}")
+        raise UserError(f"{options.out} cannot be written ({error.strerror}).", "out") from None
+    print(f"{len(rows) - 1:,} predictions: {options.out}")
 
 
-def rows(model: Predictor, inputs: Path, fit: str = "crop") -> list[list[str]]:
-    """The table: class and probability of each example, after its name if it has one.
+def predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[list[str]]:
+    """Predict the examples of a file or folder.
 
-    A picture that cannot be read keeps its row, with nothing in it, and is named on standard error.
+    Args:
+        model: The trained run.
+        inputs: What to predict, as in `Predict`.
+        fit: How images become square.
+
+    Returns:
+        A header, then class and probability of each example, after its name if it has one. An image that cannot be read
+        keeps its row, with empty cells, and is named in a warning.
     """
+    from complementary.training.predict import are_pictures, read_examples, read_pictures
+
     if not are_pictures(inputs):
-        given, examples = read_examples(inputs)
-        found = _predicted(model, examples)
-        if given is None:
-            return [["class", "probability"], *found]
-        return [["name", "class", "probability"], *([name, *row] for name, row in zip(given, found, strict=True))]
+        names, examples = read_examples(inputs)
+        return _table("name", names, _predict(model, examples))
     paths, images, failures = read_pictures(inputs, model.shape, fit)
-    found = _predicted(model, images)
-    for index, why in failures.items():
-        print(f"{paths[index]} cannot be read: {why}", file=sys.stderr)
-        found[index] = ["", ""]
-    names = [str(path.relative_to(inputs)) if inputs.is_dir() else path.name for path in paths]
-    return [["file", "class", "probability"], *([name, *row] for name, row in zip(names, found, strict=True))]
+    rows = _predict(model, images)
+    for index, reason in failures.items():
+        logger.warning("%s cannot be read: %s", paths[index], reason)
+        rows[index] = ["", ""]
+    return _table("file", [str(p.relative_to(inputs)) if inputs.is_dir() else p.name for p in paths], rows)
 
 
-def _predicted(model: Predictor, inputs: Tensor) -> list[list[str]]:
-    best = model(inputs).max(1)
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [[model.classes[k], f"{p:.4f}"] for k, p in pairs]
+def _table(title: str, names: list[str] | None, rows: list[list[str]]) -> list[list[str]]:
+    table = [["class", "probability"], *rows]
+    return table if names is None else [[name, *row] for name, row in zip([title, *names], table, strict=True)]
+
+
+def _predict(model: "Predictor", inputs: "Tensor") -> list[list[str]]:
+    rows: list[list[str]] = []
+    for part in inputs.split(BATCH):
+        best = model(part, BATCH).max(1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        rows += [[model.classes[k], f"{p:.4f}"] for k, p in pairs]
+        log_progress(logger, "predicting", len(rows), len(inputs))
+    return rows

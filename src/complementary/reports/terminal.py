@@ -113,7 +113,7 @@ def _print_line(line: str) -> None:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty()
+    return _BARS.display is not None or sys.stderr.isatty()  # while it draws, rich replaces sys.stderr
 
 
 class _Throttle:
