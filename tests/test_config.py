@@ -1,109 +1,333 @@
+"""Configurations with sections (Config) and without (PretrainConfig)."""
+
 import dataclasses
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from complementary.config import Config, differences, read_toml, to_toml
+from complementary import config as config_module
+from complementary.augment.auto import POLICIES
+from complementary.config import (
+    AS_CODED,
+    MIXED_WITHIN,
+    BaseConfig,
+    Config,
+    DatasetConfig,
+    PretrainConfig,
+    differences,
+    options_of,
+    read_toml,
+    to_toml,
+)
+from complementary.encoders.objectives import OBJECTIVES
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import MIXERS
+from complementary.networks import MODELS
+
+KINDS = [Config, PretrainConfig]
+SECTIONS = [f.name for f in dataclasses.fields(Config) if f.name != "seed"]
+
+PRETRAIN = {
+    "data": st.text(max_size=20),
+    "long_tail": st.floats(1, 1e12),
+    "head": st.none() | st.integers(1, 10**9),
+    "subset": st.sampled_from(["seed", "first"]),
+    "encoder": st.sampled_from(sorted(OBJECTIVES)),
+    "backbone": st.sampled_from(["auto", "cnn", "resnet18"]),
+    "max_pool": st.booleans(),
+    "epochs": st.integers(1, 10**6),
+    "batch": st.integers(2, 10**6),
+    "lr": st.none() | st.floats(1e-12, 1e3),
+    "weight_decay": st.floats(0, 1),
+    "min_scale": st.floats(1e-6, 1),
+    "flip": st.none() | st.booleans(),
+    "jitter": st.floats(0, 1),
+    "grayscale": st.floats(0, 1),
+    "blur": st.floats(0, 1),
+    "solarize": st.floats(0, 1),
+    "probe_every": st.integers(0, 100),
+    "seed": st.integers(-(2**62), 2**62),
+}
+RUN = {
+    "data": st.text(max_size=20),
+    "long_tail": st.floats(1, 1e12),
+    "head": st.none() | st.integers(1, 10**9),
+    "holdout": st.floats(0, 0.5),
+    "mix": st.sampled_from(sorted(MIXERS)),
+    "alpha": st.floats(1e-9, 1e9),
+    "loss": st.sampled_from(sorted(LOSSES)),
+    "lr": st.floats(1e-12, 10),
+    "lam": st.sampled_from(["pair", "batch"]),
+    "clean_pass": st.booleans(),
+    "flip": st.none() | st.booleans(),
+    "seed": st.integers(-(2**62), 2**62),
+}
+ANY = st.fixed_dictionaries({}, optional=PRETRAIN).map(
+    lambda options: PretrainConfig(**options)
+) | st.fixed_dictionaries({}, optional=RUN).map(lambda options: Config.of(**options))
 
 
-def test_flat_names_reach_every_section_and_are_unique():
-    names = [
-        f.name for s in dataclasses.fields(Config) if s.name != "seed" for f in dataclasses.fields(s.default_factory)
-    ]
+def through_toml(config, folder):
+    path = folder / "config.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    return read_toml(path, type(config))
+
+
+# --- options ------------------------------------------------------------------------------------------
+
+
+def test_config_does_not_import_torch():
+    code = "import sys, complementary.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_options_have_unique_names_over_all_sections():
+    names = [f.name for section in SECTIONS for f in dataclasses.fields(getattr(Config(), section))]
     assert len(names) == len(set(names))
-    config = Config.of(data="mnist", clusters=7, mix="micm", model="mlp", loss="dm", seed=3)
+    config = Config.of(data="mnist", clusters=7, mix="micm", lam="batch", model="mlp", loss="dm", seed=3)
     assert (config.dataset.data, config.cluster.clusters, config.mixing.mix) == ("mnist", 7, "micm")
-    assert (config.network.model, config.training.loss, config.seed) == ("mlp", "dm", 3)
+    assert (config.variant.lam, config.network.model, config.training.loss, config.seed) == ("batch", "mlp", "dm", 3)
 
 
-def test_configure_changes_only_what_it_is_told():
+def test_options_of_names_every_option_and_its_section():
+    assert options_of(PretrainConfig) == {f.name: "" for f in dataclasses.fields(PretrainConfig)}
+    homes = options_of(Config)
+    assert (homes["seed"], homes["alpha"]) == ("", "mixing")
+    for section in SECTIONS:
+        assert section not in homes
+        found = {f.name for f in dataclasses.fields(getattr(Config(), section))}
+        assert {name for name, home in homes.items() if home == section} == found
+
+
+@pytest.mark.parametrize(
+    ("literal", "registry"),
+    [
+        ("LossName", LOSSES),
+        ("MixerName", MIXERS),
+        ("ModelName", ("auto", *MODELS)),
+        ("PolicyName", POLICIES),
+        ("ObjectiveName", OBJECTIVES),
+    ],
+)
+def test_choices_agree_with_the_registries(literal, registry):
+    assert set(get_args(getattr(config_module, literal))) == set(registry)
+
+
+def test_mixed_within_agrees_with_the_mixers():
+    needed = {"none": "nothing", "cluster": "clusters", "truth": "truth"}
+    for name, mixer in MIXERS.items():
+        wanted = "nothing" if mixer is None else needed[mixer.source]
+        assert Config.of(mix=name).mixed_within == wanted
+    assert set(MIXED_WITHIN) <= set(MIXERS)
+
+
+@pytest.mark.parametrize("mix", sorted(MIXERS))
+def test_as_coded_resets_the_optimizer_and_follows_the_published_mixer(mix):
+    coded = Config.of(mix=mix, alpha=0.3).as_coded()
+    assert coded.variant.reset_optimizer
+    assert coded.variant.clean_pass == (mix != "none")
+    assert AS_CODED.get(mix, {}).items() <= coded.flat().items()
+    assert coded.as_coded() == coded
+
+
+def test_as_coded_mixup_with_fwd_keeps_the_own_label():
+    assert Config.of(mix="mixup", loss="fwd").as_coded().variant.label_weights == "own"
+    assert Config.of(mix="mixup").as_coded().variant.label_weights == "matched"
+
+
+@given(options=st.fixed_dictionaries({}, optional=PRETRAIN))
+def test_with_changes_the_given_options_and_differences_names_them(options):
+    base = PretrainConfig()
+    changed = base.with_(**options)
+    assert changed == PretrainConfig(**options)
+    wanted = [f"{n}: {getattr(base, n)} -> {v}" for n, v in options.items() if v != getattr(base, n)]
+    assert sorted(differences(base, changed)) == sorted(wanted)
+    assert changed.with_(**base.flat()) == base
+
+
+def test_with_keeps_the_other_options_of_a_section():
     base = Config.of(mix="micm", epochs=7)
     assert differences(base, base.with_(alpha=0.1)) == ["alpha: 0.4 -> 0.1"]
 
 
-@given(
-    data=st.text(max_size=20),
-    alpha=st.floats(min_value=1e-9, max_value=1e9),
-    lr=st.floats(min_value=1e-12, max_value=10),
-    mix=st.sampled_from(sorted(MIXERS)),
-    loss=st.sampled_from(sorted(LOSSES)),
-    head=st.none() | st.integers(1, 10**9),
-    flip=st.none() | st.booleans(),
-    seed=st.integers(-(2**62), 2**62),
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        (Config, "mix", "foo"),
+        (Config, "loss", "ce"),
+        (Config, "model", "vit"),
+        (Config, "alpha", 0.0),
+        (Config, "epochs", 0),
+        (Config, "batch", 1),
+        (Config, "lr", -1.0),
+        (Config, "lr", math.nan),
+        (Config, "holdout", 0.9),
+        (Config, "long_tail", 0.5),
+        (Config, "clusters", -1),
+        (Config, "self_training", -1),
+        (Config, "constant", 0.0),
+        (PretrainConfig, "encoder", "pixels"),
+        (PretrainConfig, "backbone", "vit"),
+        (PretrainConfig, "epochs", 0),
+        (PretrainConfig, "batch", 1),
+        (PretrainConfig, "lr", 0.0),
+        (PretrainConfig, "lr", math.nan),
+        (PretrainConfig, "long_tail", 0.5),
+        (PretrainConfig, "head", 0),
+        (PretrainConfig, "min_scale", 0.0),
+        (PretrainConfig, "blur", 1.5),
+        (PretrainConfig, "weight_decay", -1.0),
+        (PretrainConfig, "probe_every", -1),
+    ],
 )
-def test_toml_gives_back_every_configuration(tmp_path_factory, **options):
-    config = Config.of(**options)
-    path = tmp_path_factory.mktemp("toml") / "config.toml"
-    path.write_text(to_toml(config), encoding="utf-8")
-    assert read_toml(path, Config) == config
-    assert read_toml(path, Config).hash() == config.hash()
+def test_options_with_bad_values_are_named(kind, option, value):
+    with pytest.raises(UserError) as caught:
+        kind.of(**{option: value})
+    assert caught.value.option == option
+    assert option in str(caught.value)
+    assert str(value) in str(caught.value)
 
 
-def test_hash_sees_every_option():
-    base = Config()
-    assert base.hash() == Config().hash()
-    changed = [
-        Config.of(seed=1),
-        Config.of(alpha=0.5),
-        Config.of(clean_pass=True),
-        Config.of(padding=0),
-        Config.of(head=9),
-    ]
-    assert len({c.hash() for c in [base, *changed]}) == 6
+def test_options_of_the_wrong_type_are_named():
+    with pytest.raises(UserError, match="int") as caught:
+        Config.of(epochs="three")
+    assert caught.value.option == "epochs"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_that_do_not_exist_are_listed_with_the_choices(kind):
+    with pytest.raises(UserError, match=r"'colour'.*\bseed\b"):
+        kind().with_(colour=1)
+
+
+def test_sections_are_not_options():
+    with pytest.raises(UserError, match="'dataset'"):
+        Config().with_(dataset=DatasetConfig())
+
+
+def test_self_training_needs_features():
+    with pytest.raises(UserError) as caught:
+        Config.of(self_training=3)
+    assert caught.value.option == "inputs"
+    assert Config.of(self_training=3, inputs="features").training.self_training == 3
+
+
+# --- TOML ---------------------------------------------------------------------------------------------
+
+
+@given(config=ANY)
+def test_toml_restores_every_configuration_and_its_hash(tmp_path_factory, config):
+    again = through_toml(config, tmp_path_factory.mktemp("toml"))
+    assert again == config
+    assert again.hash() == config.hash()
+    assert differences(again, config) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_toml_may_be_empty_and_leaves_out_none(tmp_path, kind):
+    (tmp_path / "empty.toml").write_text("")
+    assert read_toml(tmp_path / "empty.toml", kind) == kind()
+    assert "None" not in to_toml(kind())
+    assert "head" not in to_toml(kind())
+
+
+def test_toml_without_sections_is_flat():
+    text = to_toml(PretrainConfig(lr=0.5))
+    assert "[" not in text
+    assert {"lr = 0.5", 'subset = "seed"', "max_pool = true"} <= set(text.splitlines())
+
+
+def test_toml_accepts_an_integer_for_a_float(tmp_path):
+    (tmp_path / "c.toml").write_text("[mixing]\nalpha = 1\n")
+    assert read_toml(tmp_path / "c.toml", Config).mixing.alpha == 1.0
+
+
+def test_toml_escapes_strings_and_keeps_extreme_floats(tmp_path):
+    @dataclass(frozen=True)
+    class Own(BaseConfig):
+        name: str = 'a "quoted" \\ name\n\t\x7f \u00e9'
+        limit: float = math.inf
+        tiny: float = 5e-324
+
+    assert through_toml(Own(), tmp_path) == Own()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("kind", "text", "found"),
     [
-        ({"mix": "foo"}, "The mixer 'foo' is not known; choose one of: none, mixup, icm"),
-        ({"loss": "ce"}, "The loss 'ce' is not known"),
-        ({"model": "vit"}, "The model 'vit' is not known"),
-        ({"alpha": 0.0}, "alpha is 0.0, but it must be above 0"),
-        ({"epochs": 0}, "epochs is 0, but it must be at least 1"),
-        ({"batch": 1}, "batch is 1, but it must be at least 2"),
-        ({"lr": -1.0}, "lr is -1.0, but it must be above 0"),
-        ({"holdout": 0.9}, "holdout is 0.9, but it must be between 0 and 0.5"),
-        ({"long_tail": 0.5}, "long-tail is 0.5, but it must be at least 1"),
-        ({"clusters": -1}, "clusters is -1"),
-        ({"colour": 1}, "The option 'colour' is not known"),
-        ({"lr": float("nan")}, "lr is nan, but it must be above 0"),
+        (PretrainConfig, "epoch = 3", "'epoch'"),
+        (PretrainConfig, "[training]\nepochs = 3", "[training]"),
+        (PretrainConfig, "[data]\n", "data"),
+        (PretrainConfig, "data = ['digits']", "['digits']"),
+        (PretrainConfig, "lr = 'fast'", "'fast'"),
+        (PretrainConfig, "flip = 1", "flip is 1"),
+        (PretrainConfig, "jitter = true", "jitter is True"),
+        (PretrainConfig, "epochs = true", "epochs is True"),
+        (PretrainConfig, "head = 2.5", "head is 2.5"),
+        (PretrainConfig, "subset = 'lots'", "'lots'"),
+        (PretrainConfig, "encoder = 'dino'", "'dino'"),
+        (PretrainConfig, "jitter = 2", "jitter is 2.0"),
+        (PretrainConfig, "jitter = nan", "jitter is nan"),
+        (PretrainConfig, "seed = 1\nseed = 2", "not TOML"),
+        (PretrainConfig, "seed 1", "not TOML"),
+        (Config, "[training]\nepoch = 3", "'epoch' in [training]"),
+        (Config, "[mixing]\nepochs = 3", "'epochs' in [mixing]"),
+        (Config, "epochs = 3", "'epochs' in [top level]"),
+        (Config, "[training]\nepochs = 'three'", "'three'"),
+        (Config, "[variant]\nlam = 'both'", "'both'"),
+        (Config, "[training\n", "not TOML"),
+        (Config, "[[dataset]]\ndata = 'x'", "'dataset' in [top level]"),
+        (Config, "[dataset.deeper]\ndata = 'x'", "'deeper' in [dataset]"),
+        (Config, "[dataset]\nseed = 1", "'seed' in [dataset]"),
+        (Config, "[sauce]\n", "[sauce]"),
     ],
 )
-def test_bad_options_are_named(options, said):
-    with pytest.raises(UserError, match=r"option|mixer|loss|model") as caught:
-        Config.of(**options)
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[training]\nepoch = 3", "sets 'epoch' in [training], which is not an option there"),
-        ("[mixing]\nepochs = 3", "sets 'epochs' in [mixing]"),
-        ("epochs = 3", "sets 'epochs' in [top level]"),
-        ("[training]\nepochs = 'three'", "epochs is 'three', but it must be of type int"),
-        ("[training]\nepochs = true", "epochs is True, but it must be of type int"),
-        ("[mixing]\nlam = 'both'", "'both' is not known; choose one of: pair, batch"),
-        ("[training\n", "is not TOML"),
-    ],
-)
-def test_bad_toml_is_one_sentence(tmp_path, text, said):
+def test_toml_with_errors_names_what_was_found(tmp_path, kind, text, found):
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        read_toml(path, Config)
-    assert said in str(caught.value)
+        read_toml(path, kind)
+    assert found in str(caught.value)
 
 
-def test_missing_toml_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        read_toml(tmp_path / "none.toml", Config)
+def test_toml_that_is_not_text_is_refused(tmp_path):
+    (tmp_path / "c.toml").write_bytes(b"data = '\xff'")
+    with pytest.raises(UserError, match="not TOML"):
+        read_toml(tmp_path / "c.toml", PretrainConfig)
 
 
-def test_an_integer_is_welcome_where_a_float_is_wanted(tmp_path):
-    (tmp_path / "c.toml").write_text("[mixing]\nalpha = 1\n")
-    assert read_toml(tmp_path / "c.toml", Config).mixing.alpha == 1.0
+@pytest.mark.parametrize("kind", KINDS)
+def test_toml_that_is_missing_is_named(tmp_path, kind):
+    with pytest.raises(UserError, match=r"none\.toml"):
+        read_toml(tmp_path / "none.toml", kind)
+
+
+# --- hashes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hash_has_64_digits_and_depends_on_every_option(kind):
+    base = kind()
+    assert len(base.hash()) == 64
+    assert int(base.hash(), 16) >= 0
+    assert base.hash() == kind().hash()
+    other = {"data": "x", "long_tail": 2.0, "head": 7, "max_pool": False, "epochs": 3, "flip": True, "seed": 1}
+    other |= {"alpha": 0.5, "clean_pass": True, "padding": 0} if kind is Config else {"blur": 0.5}
+    hashes = {base.with_(**{name: value}).hash() for name, value in other.items()}
+    assert len(hashes | {base.hash()}) == len(other) + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hash_is_the_same_for_an_integer_and_an_equal_float(tmp_path, kind):
+    """Otherwise a run could not be resumed from its own TOML file."""
+    whole, decimal = (kind().with_(long_tail=ratio) for ratio in (100, 100.0))
+    assert whole == decimal
+    assert whole.hash() == decimal.hash()
+    assert through_toml(whole, tmp_path).hash() == whole.hash()
