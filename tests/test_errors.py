@@ -15,14 +15,14 @@ def test_user_error_names_the_option_and_survives_pickling():
 
 def test_require_raises_only_where_it_does_not_hold():
     require(True, "x", 1, "anything")
-    with pytest.raises(UserError, match="x is 1.*2") as caught:
+    with pytest.raises(UserError, match=r"x is 1.*2") as caught:
         require(False, "x", 1, "2")
     assert caught.value.option == "x"
 
 
 def test_one_of_lists_the_choices():
     assert one_of("The loss", "dm", {"dm": 1, "fwd": 2}) == "dm"
-    with pytest.raises(UserError, match="'ce'.*dm, fwd") as caught:
+    with pytest.raises(UserError, match=r"'ce'.*dm, fwd") as caught:
         one_of("The loss", "ce", ["dm", "fwd"], "loss")
     assert caught.value.option == "loss"
 

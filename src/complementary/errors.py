@@ -1,5 +1,6 @@
 """The exception for bad input, and the checks that raise it."""
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -18,9 +19,9 @@ class UserError(ValueError):
         self.option = option
 
 
-def one_of(what: str, found: str, allowed: object, option: str | None = None) -> str:
+def one_of(what: str, found: str, allowed: Iterable[object], option: str | None = None) -> str:
     """Return ``found`` if ``allowed`` contains it; raise a `UserError` that lists the choices otherwise."""
-    choices = [str(a) for a in allowed]  # type: ignore[attr-defined]
+    choices = [str(a) for a in allowed]
     if found not in choices:
         raise UserError(f"{what} {found!r} is not known; choose one of: {', '.join(choices)}.", option)
     return found
@@ -38,5 +39,5 @@ def import_optional(module: str, purpose: str) -> Any:
         return import_module(module)
     except ImportError:
         top = module.split(".")[0]
-        package = PACKAGES.get(top, top)
-        raise UserError(f"{purpose} needs {package}: pip install 'complementary[cli]'.") from None
+        package, extra = PACKAGES.get(top, top), "ray" if top == "ray" else "cli"
+        raise UserError(f"{purpose} needs {package}: pip install 'complementary[{extra}]'.") from None

@@ -189,11 +189,11 @@ def _rule(info: StructTypeInfo, hide: bool) -> StructConstructorSpec | None:
 
 
 def _help(kind: type, option: str) -> str:
-    return _help_texts(kind).get(option, "")
+    return help_texts(kind).get(option, "")
 
 
 @cache
-def _help_texts(kind: type) -> dict[str, str]:
+def help_texts(kind: type) -> dict[str, str]:
     """The docstring below each field of a dataclass, inherited ones included."""
     from docstring_parser import parse_from_object  # tyro depends on it
 

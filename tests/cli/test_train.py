@@ -1,0 +1,101 @@
+"""``cll train``."""
+
+import json
+
+import numpy as np
+import pytest
+
+from complementary.cli.train import print_result
+from complementary.config import Config, read_toml
+
+FAST = ("--epochs", 2, "--clusters", 20, "--restarts", 1)
+
+
+def test_train_writes_a_run_and_prints_its_result(cll, tmp_path):
+    options = ("--data", "digits", "--loss", "s-nl", "--mix", "icm", "--clusters", 20, "--seed", 3, "--epochs", 2)
+    status, out, error = cll("train", *options, "--out", tmp_path / "x")
+    assert status == 0, error
+    result = json.loads((tmp_path / "x" / "result.json").read_text())
+    assert f"{100 * result['accuracy_last']:.2f} %" in out
+    assert f"{100 * result['oracle_noise_ratio']:.2f} %" in out
+    assert str(tmp_path / "x") in out
+    config = read_toml(tmp_path / "x" / "config.toml", Config)
+    assert (config.seed, config.cluster.clusters, config.mixing.mix) == (3, 20, "icm")
+
+
+def test_train_config_repeats_a_run_and_options_override_it(cll, tmp_path):
+    assert cll("train", *FAST, "--alpha", 0.7, "--flip", "True", "--out", tmp_path / "a")[0] == 0
+    stored = tmp_path / "a" / "config.toml"
+    assert cll("train", "--config", stored, "--out", tmp_path / "b")[0] == 0
+    assert cll("train", f"--config={stored}", "--seed", 9, "--out", tmp_path / "c")[0] == 0
+    names = ("config.toml", "metrics.jsonl", "last.safetensors")
+    a, b = ([(tmp_path / run / name).read_bytes() for name in names] for run in "ab")
+    assert a == b
+    c = read_toml(tmp_path / "c" / "config.toml", Config)
+    assert (c.seed, c.mixing.alpha, c.training.flip) == (9, 0.7, True)
+
+
+def test_train_as_coded_sets_the_variant_and_explicit_options_win(cll, tmp_path):
+    options = ("--as-coded", "--mix", "mixup", "--epochs", 1, "--partner", "distinct")
+    status, _, error = cll("train", *options, "--out", tmp_path / "x")
+    assert status == 0, error
+    coded = Config.of(mix="mixup", epochs=1).as_coded()
+    assert coded.mixing.alpha == 1.0
+    assert read_toml(tmp_path / "x" / "config.toml", Config) == coded.with_(partner="distinct")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--data", "imaginary"], "imaginary"),
+        (["--mix", "icm", "--clusters", "0"], "clusters"),
+        (["--mix", "nix"], "nix"),
+        (["--batch", "4000"], "4000"),
+        (["--labels", "matrix:{bad}"], "0.9"),
+        (["--labels", "matrix:{negative}"], "-0.5"),
+        (["--labels", "matrix:/nowhere.csv"], "/nowhere.csv"),
+        (["--epochs", "two"], "--epochs"),
+        (["--epoks", "2"], "--epoks"),
+        (["--device", "abacus"], "abacus"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml"),
+        (["--out", "{used}"], "{used}"),
+        (["--out", "{used}", "--resume", "--alpha", "0.9"], "0.9"),
+    ],
+)
+def test_train_with_bad_input_names_it_and_leaves_every_file_as_it_was(cll, tmp_path, options, found):
+    used = tmp_path / "used"
+    assert cll("train", *FAST, "--out", used)[0] == 0
+    before = {p.name: p.read_bytes() for p in used.iterdir()}
+    matrix = np.full((10, 10), 1 / 9) - np.eye(10) / 9
+    np.savetxt(tmp_path / "bad.csv", matrix * 0.9, delimiter=",")
+    matrix[0, 0], matrix[0, 1] = -0.5, 0.5 + 1 / 9
+    np.savetxt(tmp_path / "negative.csv", matrix, delimiter=",")
+    places = {"used": used, "bad": tmp_path / "bad.csv", "negative": tmp_path / "negative.csv"}
+    out = () if "--out" in options else ("--out", tmp_path / "new")
+    status, _, error = cll("train", *(o.format(**places) for o in options), *out)
+    assert status == 2
+    assert found.format(**places) in "".join(error.replace("│", " ").split("\n"))
+    assert "Traceback" not in error
+    assert before == {p.name: p.read_bytes() for p in used.iterdir()}
+    assert not (tmp_path / "new" / "result.json").exists()
+
+
+RESULT = {
+    "accuracy_last": 0.5,
+    "accuracy_selected": None,
+    "oracle_noise_ratio": None,
+    "images_per_second": None,
+    "device": "cpu",
+}
+
+
+def test_print_result_leaves_out_what_is_unknown(capsys, tmp_path):
+    print_result(RESULT, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "50.00 %" in lines[0]
+
+
+def test_print_result_says_that_true_labels_were_used(capsys, tmp_path):
+    print_result(RESULT | {"uses_oracle": True}, tmp_path)
+    assert "oracle" in capsys.readouterr().out
