@@ -1,18 +1,27 @@
 import pickle
-import re
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
 
-from complementary import ComplementaryClassifier, files, labels, transitions
+from complementary import ComplementaryClassifier, labels, scores, transitions
 from complementary.errors import UserError
-from complementary.estimator import as_inputs
+
+IMAGES, VECTORS = np.zeros((40, 8, 8), np.uint8), np.zeros((40, 2))
+NOT_Y = np.arange(40) % 3
+INHERENT = {
+    "check_fit_score_takes_y": "the second parameter of fit is not_y: naming it y would hide that it means 'not'",
+    "check_classifiers_one_label": "labels that all exclude one class leave the other classes, not this one",
+    "check_classifiers_classes": "classes are numbered from 0: a class that no label excludes must still exist",
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +31,17 @@ def digits():
     return source.images.astype(np.uint8) * 15, source.data, source.target, excluded.numpy()
 
 
+@pytest.fixture(scope="module")
+def fitted(digits):
+    _, vectors, _, excluded = digits
+    return ComplementaryClassifier(mix="none", epochs=5, batch=128).fit(vectors, excluded)
+
+
+# --- fit and predict ----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("form", ["matrix", "sets", "vector"])
-def test_fit_on_every_form_of_labels(digits, form):
+def test_fit_accepts_every_form_of_labels(digits, form):
     _, vectors, truth, excluded = digits
     forms = {
         "matrix": excluded,
@@ -35,78 +53,130 @@ def test_fit_on_every_form_of_labels(digits, form):
     assert model.predict_proba(vectors[:5]).sum(1) == pytest.approx(np.ones(5), abs=1e-5)
 
 
-def test_images_and_vectors_are_both_welcome(digits):
+def test_fit_accepts_images(digits):
     images, _, truth, excluded = digits
     model = ComplementaryClassifier(epochs=30, batch=128).fit(images[300:], excluded[300:])
     assert model.score(images[:300], truth[:300]) > 0.7
-    assert model.classes_.tolist() == list(range(10))
+    assert model.n_features_in_ == 64
 
 
-def test_predictions_come_from_the_epoch_chosen_without_truth(digits):
+def test_fit_sets_the_documented_attributes(fitted):
+    assert fitted.classes_.tolist() == list(range(10))
+    assert fitted.n_features_in_ == 64
+    assert [row["epoch"] for row in fitted.history_] == [1, 2, 3, 4, 5]
+    assert {"loss", "scel"} <= fitted.history_[0].keys()
+    assert fitted.transition_ == pytest.approx(transitions.uniform(10).numpy())
+    assert fitted.predictor_.shape == (64,)
+
+
+def test_predictions_come_from_the_epoch_with_the_lowest_scel(digits):
     _, vectors, _, excluded = digits
-    model = ComplementaryClassifier(mix="none", epochs=5, batch=128).fit(vectors, excluded)
-    chosen = model.trainer_.selected
-    assert all(torch.equal(v, chosen[k]) for k, v in model.trainer_.model.state_dict().items())
+    options = {"mix": "none", "batch": 128, "lr": 0.3}  # a high rate, so that the last epoch is not the best one
+    model = ComplementaryClassifier(epochs=6, **options).fit(vectors, excluded)
+    best = 1 + int(np.argmin([row["scel"] for row in model.history_]))
+    assert best < 6
+    stopped = ComplementaryClassifier(epochs=best, **options).fit(vectors, excluded)
+    assert np.array_equal(model.predict_proba(vectors), stopped.predict_proba(vectors))
 
 
-def test_the_same_seed_gives_the_same_classifier(digits):
+def test_same_seed_gives_the_same_classifier(digits):
     _, vectors, _, excluded = digits
     a, b = (ComplementaryClassifier(epochs=2, clusters=10).fit(vectors, excluded).predict_proba(vectors) for _ in "ab")
     assert (a == b).all()
 
 
-def test_scikit_learn_can_clone_and_change_it():
-    model = ComplementaryClassifier(mix="micm", epochs=3)
+def test_readme_example_gives_the_documented_accuracy():
+    x, y = load_digits(return_X_y=True)
+    not_y = (y + np.random.default_rng(0).integers(1, 10, len(y))) % 10
+    model = ComplementaryClassifier(mix="icm", clusters=50, epochs=100).fit(x[:1500], not_y[:1500])
+    assert model.score(x[1500:], y[1500:]) == pytest.approx(0.832, abs=0.01)
+    assert model.estimated_accuracy(x[1500:], not_y[1500:]) == pytest.approx(0.88, abs=0.02)
+
+
+def test_auto_batch_and_clusters_shrink_with_the_data(digits, monkeypatch):
+    from complementary import estimator
+
+    seen = []
+    start = estimator.start
+    monkeypatch.setattr(
+        estimator, "start", lambda config, *rest, **more: seen.append(config) or start(config, *rest, **more)
+    )
+    _, vectors, _, excluded = digits
+    ComplementaryClassifier(epochs=1).fit(vectors[:40], excluded[:40])
+    ComplementaryClassifier(epochs=1, batch=8, clusters=3).fit(vectors[:40], excluded[:40])
+    assert [(config.training.batch, config.cluster.clusters) for config in seen] == [(10, 4), (8, 3)]
+
+
+def test_column_vector_of_labels_is_flattened_with_a_warning(digits):
+    _, vectors, truth, _ = digits
+    not_y = (truth[:100, None] + 1) % 10
+    with pytest.warns(UserWarning, match="column-vector"):
+        ComplementaryClassifier(mix="none", epochs=1).fit(vectors[:100], not_y)
+
+
+def test_class_that_no_label_excludes_gives_a_warning(digits):
+    _, vectors, truth, _ = digits
+    with pytest.warns(UserWarning, match="excludes class 0"):
+        ComplementaryClassifier(mix="none", epochs=1).fit(vectors, (truth + 1) % 10 + 1)
+
+
+def test_verbose_logs_first_and_last_epoch_on_stderr(capsys, monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    options = {"mix": "none", "epochs": 5, "batch": 20, "device": "cpu"}
+    quiet = ComplementaryClassifier(**options).fit(x, np.arange(60) % 3)
+    assert capsys.readouterr().err == ""
+    verbose = clone(ComplementaryClassifier(**options, verbose=True)).fit(x, np.arange(60) % 3)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["epoch 1/5", "epoch 5/5"]
+    assert np.array_equal(quiet.predict_proba(x), verbose.predict_proba(x))
+
+
+# --- truth-free evaluation ----------------------------------------------------------------------------------------
+
+
+def test_estimated_accuracy_is_close_to_the_accuracy(digits):
+    _, vectors, truth, excluded = digits
+    model = ComplementaryClassifier(mix="none", epochs=20, batch=128).fit(vectors[300:], excluded[300:])
+    assert model.estimated_accuracy(vectors, excluded) == pytest.approx(model.score(vectors, truth), abs=0.1)
+
+
+def test_estimated_accuracy_uses_the_transition_matrix_of_the_fit(digits, tmp_path):
+    _, vectors, truth, _ = digits
+    biased = transitions.biased(10, 10)
+    np.savetxt(tmp_path / "t.csv", biased.numpy(), delimiter=",")
+    excluded = labels.draw(torch.from_numpy(truth), biased, seed=0)
+    model = ComplementaryClassifier(mix="none", epochs=2, transition=f"matrix:{tmp_path / 't.csv'}")
+    model.fit(vectors, excluded.numpy())
+    assert model.transition_ == pytest.approx(biased.numpy())
+    probabilities = torch.from_numpy(model.predict_proba(vectors))
+    found = model.estimated_accuracy(vectors, excluded.numpy())
+    assert found == pytest.approx(float(scores.estimated_accuracy(probabilities, excluded, biased)))
+    uniform = scores.estimated_accuracy(probabilities, excluded, transitions.uniform(10))
+    assert found != pytest.approx(float(uniform), abs=0.01)
+
+
+# --- with scikit-learn --------------------------------------------------------------------------------------------
+
+
+def test_check_estimator_passes_except_for_inherent_checks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ComplementaryClassifier(epochs=2)
+        results = check_estimator(model, on_fail=None, expected_failed_checks=INHERENT)
+    by_status = {status: {r["check_name"] for r in results if r["status"] == status} for status in ("failed", "xfail")}
+    assert by_status == {"failed": set(), "xfail": set(INHERENT)}
+    assert sum(r["status"] == "passed" for r in results) >= 50
+
+
+def test_clone_and_set_params_keep_the_parameters():
+    model = ComplementaryClassifier(mix="micm", epochs=3, config={"policy": "cutout"})
     copy = clone(model)
     assert copy.get_params() == model.get_params()
-    assert copy.set_params(epochs=9).config.training.epochs == 9
-    assert copy.config.mixing.mix == "micm"
+    assert copy.set_params(epochs=9).get_params() == model.get_params() | {"epochs": 9}
+    assert repr(ComplementaryClassifier(epochs=3)) == "ComplementaryClassifier(epochs=3)"
 
 
-@pytest.mark.parametrize(
-    ("x", "not_y", "said"),
-    [
-        (np.zeros((4, 2)), [0, 1, 2], "X has 4 examples but not_y has 3"),
-        (np.full((4, 2), np.nan), [0, 1, 2, 0], "example 0 holds NaN"),
-        (np.zeros((4, 2, 2)), [0, 1, 2, 0], "Images must be uint8"),
-        (np.zeros(4), [0, 1, 2, 0], r"X has shape \[4\]"),
-        (np.array([["a", "b"]] * 4), [0, 1, 2, 0], "not numbers"),
-        (np.zeros((4, 2)), [0, 1, 2, -1], "A label is -1"),
-        (np.zeros((4, 2)), [{0}, {1}, set(), {2}], "Example 2 excludes no class"),
-        (np.zeros((4, 2)), [{0, 1, 2}, {1}, {2}, {2}], "Example 0 excludes every class"),
-        (np.zeros((4, 2)), [0.5, 1, 2, 0], "whole numbers"),
-        (np.zeros((4, 2)), 7, "found int"),
-    ],
-)
-def test_bad_input_is_one_sentence(x, not_y, said):
-    with pytest.raises(UserError, match=said):
-        ComplementaryClassifier(batch=2, mix="none").fit(x, not_y)
-
-
-def test_predicting_before_fitting_or_with_another_shape(digits):
-    with pytest.raises(UserError, match="call fit"):
-        ComplementaryClassifier().predict(np.zeros((1, 2)))
-    _, vectors, _, excluded = digits
-    model = ComplementaryClassifier(mix="none", epochs=1).fit(vectors, excluded)
-    with pytest.raises(UserError, match=r"shape \[3\], but the fit was on \[64\]"):
-        model.predict(np.zeros((1, 3)))
-
-
-def test_an_unknown_option_is_named():
-    with pytest.raises(UserError, match="The option 'epocs' is not known"):
-        ComplementaryClassifier(epocs=3)
-
-
-def test_image_layouts():
-    assert as_inputs(np.zeros((2, 5, 6), np.uint8)).shape == (2, 1, 5, 6)
-    assert as_inputs(np.zeros((2, 5, 6, 3), np.uint8)).shape == (2, 3, 5, 6)
-    assert as_inputs(np.zeros((2, 3, 5, 6), np.uint8)).shape == (2, 3, 5, 6)
-
-
-# --- with scikit-learn ----------------------------------------------------------------------------
-
-
-def test_pipelines_and_searches_without_true_labels(digits):
+def test_pipeline_and_grid_search_work_without_true_labels(digits):
     _, vectors, truth, _ = digits
     one = labels.draw(torch.from_numpy(truth), transitions.uniform(10), seed=1).argmax(1).numpy()
     pipe = make_pipeline(StandardScaler(), ComplementaryClassifier(mix="none", epochs=20)).fit(vectors, one)
@@ -114,131 +184,100 @@ def test_pipelines_and_searches_without_true_labels(digits):
     scoring = ComplementaryClassifier.estimated_accuracy
     search = GridSearchCV(ComplementaryClassifier(mix="none", epochs=8), {"lr": [1e-6, 3e-3]}, cv=2, scoring=scoring)
     assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
-    assert repr(ComplementaryClassifier(epochs=3)) == "ComplementaryClassifier(epochs=3)"
 
 
-def test_the_estimated_accuracy_is_near_the_true_one(digits):
-    _, vectors, truth, excluded = digits
-    model = ComplementaryClassifier(mix="none", epochs=20, batch=128).fit(vectors[300:], excluded[300:])
-    assert model.estimated_accuracy(vectors, excluded) == pytest.approx(model.score(vectors, truth), abs=0.1)
+def test_pickle_gives_the_same_predictions(digits, fitted):
+    _, vectors, _, _ = digits
+    copy = pickle.loads(pickle.dumps(fitted))
+    assert (copy.predict_proba(vectors) == fitted.predict_proba(vectors)).all()
 
 
-def test_a_fitted_classifier_can_be_pickled(digits):
-    _, vectors, _, excluded = digits
-    model = ComplementaryClassifier(mix="icm", epochs=1).fit(vectors, excluded)
-    copy = pickle.loads(pickle.dumps(model))
-    assert (copy.predict_proba(vectors) == model.predict_proba(vectors)).all()
+def test_pickle_is_about_as_large_as_the_weights():
+    images = np.random.default_rng(0).integers(0, 256, (5000, 32, 32, 3), dtype=np.uint8)
+    model = ComplementaryClassifier(mix="none", model="linear", epochs=1).fit(images, np.arange(5000) % 10)
+    weights = sum(w.numel() * 4 for w in model.predictor_.network.parameters())
+    assert weights == 4 * 10 * 3073
+    assert len(pickle.dumps(model)) < weights + 10_000
 
 
-def test_a_class_that_no_label_excludes_is_warned_of(digits):
-    _, vectors, truth, _ = digits
-    with pytest.warns(UserWarning, match="No example excludes class 0.*start at 1"):
-        ComplementaryClassifier(mix="none", epochs=1).fit(vectors, (truth + 1) % 10 + 1)
-
-
-def test_small_data_gets_a_small_batch_and_few_clusters(digits):
-    _, vectors, _, excluded = digits
-    model = ComplementaryClassifier(epochs=1).fit(vectors[:40], excluded[:40])
-    config = model.trainer_.config
-    assert (config.training.batch, config.cluster.clusters) == (10, 4)
-    assert (
-        ComplementaryClassifier(epochs=1, batch=8).fit(vectors[:40], excluded[:40]).trainer_.config.training.batch == 8
-    )
+# --- errors -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("x", "not_y", "found"),
     [
-        ({"data": "mnist"}, "The option 'data' belongs to cll train"),
-        ({"epochs": "10"}, "epochs is '10', but it must be of type int"),
-        ({"batch": 1e3}, "batch is 1000.0, but it must be of type int"),
+        (np.zeros((4, 2)), [0, 1, 2], "X has 4 examples but not_y has 3"),
+        (np.full((4, 2), np.nan), [0, 1, 2, 0], "NaN"),
+        (np.zeros((4, 2, 2)), [0, 1, 2, 0], "uint8"),
+        (np.zeros(4), [0, 1, 2, 0], "Reshape your data"),
+        (np.array([["a", "b"]] * 4), [0, 1, 2, 0], "numbers"),
+        (np.zeros((4, 2), complex), [0, 1, 2, 0], "Complex"),
+        (np.zeros((4, 0)), [0, 1, 2, 0], r"0 feature"),
+        (np.zeros((1, 2)), [0], "1 sample"),
+        (np.zeros((4, 2)), None, "y is None"),
+        (np.zeros((4, 2)), [0, 1, 2, -1], "-1"),
+        (np.zeros((4, 2)), [{0}, {1}, set(), {2}], "Example 2"),
+        (np.zeros((4, 2)), [{0, 1, 2}, {1}, {2}, {2}], "Example 0"),
+        (np.zeros((4, 2)), np.array([0.5, 1, 2, 0]), "continuous"),
+        (np.zeros((4, 2)), 7, "int"),
     ],
 )
-def test_options_are_checked_by_name_and_type(options, said):
-    with pytest.raises(UserError, match=said):
-        ComplementaryClassifier(**options)
+def test_fit_rejects_bad_input(x, not_y, found):
+    with pytest.raises(UserError, match=found):
+        ComplementaryClassifier(batch=2, mix="none").fit(x, not_y)
 
 
-IMAGES, VECTORS = np.zeros((40, 8, 8), np.uint8), np.zeros((40, 2))
+def test_fit_rejects_sparse_input():
+    from scipy.sparse import csr_array
+
+    with pytest.raises(UserError, match="sparse"):
+        ComplementaryClassifier().fit(csr_array(VECTORS), NOT_Y)
 
 
 @pytest.mark.parametrize(
-    ("x", "options", "said"),
+    ("x", "options", "option", "found"),
     [
-        (VECTORS, {"inputs": "features"}, "and inputs='features' needs images; leave it out."),
-        (VECTORS, {"encoder": "random", "clusters": 2}, "encoders learn from images. Use encoder='pixels'."),
-        (VECTORS, {"clusters": 0}, "but there are none; pass clusters=50 or mix='mixup'."),
-        (VECTORS, {"policy": "cutout", "mix": "none"}, "but the inputs are vectors; leave policy out."),
-        (VECTORS, {"batch": 60, "mix": "none"}, "fewer than one batch of 60; set batch to 36 or less."),
-        (VECTORS, {"transition": "oracle"}, "transition='oracle' counts the true labels, but this set has none"),
-        (VECTORS, {"weight_decay": -1.0}, "The option weight_decay is -1.0, but it must be 0 or more."),
-        (
-            IMAGES,
-            {"inputs": "features", "encoder": "embeddings:z.npy"},
-            "inputs='features' needs an encoder, which the encoder='embeddings:z.npy' is not; use simsiam, run:FOLDER "
-            "or file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as X.)",
-        ),
+        (VECTORS, {"epochs": "10"}, "epochs", "'10'"),
+        (VECTORS, {"batch": 1e3}, "batch", "1000.0"),
+        (VECTORS, {"mix": "icn"}, "mix", "'icn'"),
+        (VECTORS, {"config": {"epocs": 3}}, "epocs", "'epocs'"),
+        (VECTORS, {"config": {"epochs": 3}}, "epochs", "'epochs'"),
+        (VECTORS, {"config": {"data": "mnist"}}, "data", "'data'"),
+        (VECTORS, {"config": {"weight_decay": -1.0}}, "weight_decay", "-1.0"),
+        (VECTORS, {"config": {"inputs": "features"}}, "inputs", "vectors"),
+        (VECTORS, {"encoder": "random", "clusters": 2}, "encoder", "vectors"),
+        (VECTORS, {"clusters": 0}, "clusters", "icm"),
+        (VECTORS, {"config": {"policy": "cutout"}, "mix": "none"}, "policy", "vectors"),
+        (VECTORS, {"batch": 60, "mix": "none"}, "batch", "60"),
+        (VECTORS, {"transition": "oracle"}, "transition", "oracle"),
     ],
-    ids=["inputs", "encoder", "two", "no value", "in brackets", "transition", "dashes", "data"],
 )
-def test_errors_name_options_as_keyword_arguments(x, options, said):
-    with pytest.raises(UserError) as caught:
-        ComplementaryClassifier(**{"device": "cpu", "epochs": 1} | options).fit(x, np.arange(40) % 3)
-    assert said in str(caught.value)
+def test_fit_errors_name_the_option_and_the_value(x, options, option, found):
+    with pytest.raises(UserError, match=found) as caught:
+        ComplementaryClassifier(**{"device": "cpu", "epochs": 1} | options).fit(x, NOT_Y)
+    assert option in str(caught.value)
     assert "--" not in str(caught.value)
 
 
-def test_an_option_of_another_command_stays_as_it_is(tmp_path):
-    files.write_checkpoint(tmp_path / "a", {"weights": torch.zeros(2)}, {})
-    with pytest.raises(UserError, match="make one with cll cluster --out"):
-        ComplementaryClassifier(assignments=str(tmp_path / "a")).fit(VECTORS, np.arange(40) % 3)
+def test_options_of_numpy_types_are_accepted(digits):
+    _, vectors, _, excluded = digits
+    model = ComplementaryClassifier(mix="none", epochs=np.int64(1), lr=np.float64(0.1), batch=np.int64(64))
+    assert len(model.fit(vectors, excluded).history_) == 1
 
 
-def test_numpy_numbers_are_welcome_as_options():
-    assert ComplementaryClassifier(epochs=np.int64(3), lr=np.float64(0.1)).config.training.epochs == 3
+def test_predict_before_fit_raises_not_fitted_error():
+    with pytest.raises(NotFittedError, match="fit"):
+        ComplementaryClassifier().predict(VECTORS)
 
 
-def test_nan_and_wrong_lengths_are_refused_after_the_fit_too(digits):
-    _, vectors, truth, excluded = digits
-    model = ComplementaryClassifier(mix="none", epochs=1).fit(vectors, excluded)
-    with pytest.raises(UserError, match="NaN or infinity"):
-        model.predict(np.full((1, 64), np.nan))
-    with pytest.raises(UserError, match=r"y has shape \[3\]"):
-        model.score(vectors, truth[:3])
+def test_predict_rejects_another_number_of_features_and_nan(fitted):
+    with pytest.raises(UserError, match=r"3 features.*64"):
+        fitted.predict(np.zeros((1, 3)))
+    with pytest.raises(UserError, match="NaN"):
+        fitted.predict(np.full((1, 64), np.nan))
 
 
-class Frame:
-    """What of pandas matters here."""
-
-    def __init__(self, values) -> None:
-        self.values = values
-
-    def to_numpy(self):
-        return self.values
-
-
-def test_frames_and_object_arrays_of_sets_are_read():
-    matrix = np.array([[1, 0, 0], [0, 1, 1]])
-    sets = np.empty(2, dtype=object)
-    sets[:] = [{0}, {1, 2}]
-    assert labels.to_excluded(Frame(matrix)).tolist() == matrix.tolist()
-    assert labels.to_excluded(sets).tolist() == matrix.tolist()
-    assert labels.to_excluded(Frame(sets)).tolist() == matrix.tolist()
-
-
-def test_verbose_lines_are_not_written_more_often_than_they_can_be_read(capsys, monkeypatch):
-    x, not_y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
-    ComplementaryClassifier(mix="none", epochs=5, batch=20, device="cpu", verbose=True).fit(x, not_y)
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["epoch 1/5", "epoch 5/5"]
-
-
-def test_verbose_tells_of_the_epochs_and_survives_a_clone(capsys):
-    x, not_y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
-    quiet = ComplementaryClassifier(mix="none", epochs=3, batch=20, device="cpu").fit(x, not_y)
-    assert capsys.readouterr().err == ""
-    told = clone(ComplementaryClassifier(mix="none", epochs=3, batch=20, device="cpu", verbose=True)).fit(x, not_y)
-    lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"epoch 1/3: loss \d\.\d{3}, scel \d\.\d{3}", lines[0])
-    assert lines[-1].startswith("epoch 3/3: ")
-    assert np.array_equal(quiet.predict_proba(x), told.predict_proba(x))
+def test_score_rejects_labels_of_another_length(digits, fitted):
+    _, vectors, truth, _ = digits
+    with pytest.raises(UserError, match=r"\[3\]"):
+        fitted.score(vectors, truth[:3])

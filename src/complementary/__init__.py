@@ -1,40 +1,71 @@
-"""Learn classifiers from labels that say what a thing is *not*.
+"""Train classifiers from complementary labels: labels that say which class an example does *not* belong to.
 
-Parts to use alone: `losses`, `mix`, `labels`, `transitions`, `validate`, `cluster`. Whole runs: `configure`
-and `run`. With scikit-learn's manners: `ComplementaryClassifier`.
+`ComplementaryClassifier` follows the scikit-learn API. `run` trains as a `Config` says and `load` reads a finished run.
+`ICM`, `MICM`, `Mixup`, `kmeans` and the modules `labels`, `losses`, `mixing`, `oracle`, `scores` and `transitions` are
+for your own training loop, and `data` loads datasets. Everything else is internal and may change.
 """
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:  # before torch: it is read when torch is loaded
-    # Threads that wait for each other sleep soon. As a rule they spin for milliseconds, which beside other work on
-    # the same cores made a small training twenty times slower; on an idle machine no difference was found.
+# Must be set before torch loads OpenMP. By default its threads spin for milliseconds while they wait for each other;
+# with other processes on the same cores, that made a small training 20 times slower. No difference on an idle machine.
+if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
 if TYPE_CHECKING:
+    from complementary import data, labels, losses, mixing, oracle, scores, transitions
+    from complementary.clusters.kmeans import kmeans
     from complementary.config import Config
     from complementary.errors import UserError
     from complementary.estimator import ComplementaryClassifier
+    from complementary.mixing import ICM, MICM, Mixup
     from complementary.training.predict import load
     from complementary.training.run import run
 
 __version__ = "0.1.0"
-__all__ = ["ComplementaryClassifier", "Config", "UserError", "configure", "load", "run"]
+__all__ = [
+    "ICM",
+    "MICM",
+    "ComplementaryClassifier",
+    "Config",
+    "Mixup",
+    "UserError",
+    "data",
+    "kmeans",
+    "labels",
+    "load",
+    "losses",
+    "mixing",
+    "oracle",
+    "run",
+    "scores",
+    "transitions",
+]
 
-_HOMES = {
+_HOMES = {  # the module of each name that is not a module itself
     "ComplementaryClassifier": "estimator",
     "Config": "config",
+    "ICM": "mixing",
+    "MICM": "mixing",
+    "Mixup": "mixing",
     "UserError": "errors",
-    "configure": "config",
+    "kmeans": "clusters.kmeans",
     "load": "training.predict",
     "run": "training.run",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: ``cll --help`` need not wait for torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'complementary' has no attribute {name!r}")
-    return getattr(import_module(f"complementary.{_HOMES[name]}"), name)
+    """Import a public name on first use, so that ``import complementary`` and ``cll --help`` do not load torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"complementary.{_HOMES.get(name, name)}")
+    found = getattr(module, name) if name in _HOMES else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,46 +1,86 @@
-"""A classifier with scikit-learn's manners: ``fit(X, not_y)``, ``predict``, ``predict_proba``."""
+"""`ComplementaryClassifier`: ``fit(X, not_y)``, ``predict`` and ``predict_proba`` as in scikit-learn."""
 
-import contextlib
-import re
+import logging
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from complementary import labels, transitions
-from complementary.config import Config, options_of
-from complementary.data import Dataset, Split
+from complementary import labels
+from complementary.config import Config
+from complementary.data.dataset import Dataset, Split
+from complementary.engine.backend import choose_device
 from complementary.engine.run_folder import loop
 from complementary.errors import UserError
-from complementary.reports.terminal import Pace, to_stderr
+from complementary.reports.terminal import log_to_stderr
 from complementary.scores import estimated_accuracy
+from complementary.training.predict import Predictor
 from complementary.training.run import start
 from complementary.training.trainer import Trainer
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-except ImportError:  # the core works without scikit-learn; pipelines and searches then have no use for this class
+    from sklearn.exceptions import DataConversionWarning, NotFittedError
+except ImportError:  # fit and predict work without scikit-learn; pipelines and searches do not exist then
 
     class BaseEstimator:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's."""
+        """Replaces scikit-learn's."""
 
     class ClassifierMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's."""
+        """Replaces scikit-learn's."""
+
+    class DataConversionWarning(UserWarning):  # type: ignore[no-redef]
+        """Replaces scikit-learn's."""
+
+    class NotFittedError(ValueError, AttributeError):  # type: ignore[no-redef]
+        """Replaces scikit-learn's."""
 
 
-FIXED = ("data", "labels", "per_example", "long_tail", "head", "draws")  # what fit's arguments decide
+log = logging.getLogger(__name__)
+FROM_FIT = ("data", "labels", "per_example", "long_tail", "head", "draws", "subset")  # determined by fit(X, not_y)
 
 
 class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Learn to classify from labels that say what each example is *not*.
+    """Classifier that learns from complementary labels: for each example, a class that it does *not* belong to.
 
-    ``options`` are those of ``cll train`` (see `complementary.config`), such as ``mix="icm"``,
-    ``clusters=30``, ``loss="dm"``, ``epochs=50``, ``seed=1``. ``verbose``: tell of the epochs, on standard error.
+    The parameters are options of `complementary.Config` and have the same names there. They are checked by `fit`.
 
+    Args:
+        loss: "s-nl", "s-exp", "fwd" or "dm".
+        mix: How examples are mixed: "none", "mixup", "icm" or "micm".
+        clusters: Number of clusters that "icm" and "micm" mix within. "auto": 50, fewer for less than 500 examples.
+        encoder: What is clustered: "pixels" (the inputs), features of an encoder such as "simsiam", "run:FOLDER" or
+            "file:WEIGHTS", or "auto": an encoder that is stored for these images, else the inputs.
+        alpha: Parameter of the Beta or Dirichlet distribution of the mixing weights.
+        model: "linear", "mlp", "cnn" or "resnet18". "auto": "cnn" for images of 16 pixels and more, else "mlp".
+        epochs: Passes over the training examples.
+        batch: Batch size. "auto": 256, less for fewer than 1,024 examples.
+        lr: Learning rate of Adam.
+        holdout: Share of the examples held out as a validation split. The epoch that predicts their complementary
+            labels best is kept. 0: keep the last epoch.
+        transition: Transition matrix of the labels: "auto" and "uniform" (all wrong classes equally likely),
+            "matrix:FILE.csv", or "estimate" (from the data, without true labels).
+        flip: Flip images horizontally at random. Set it to False if a mirrored image may belong to another class.
+        padding: Random crops of images: pixels of padding; None: an eighth of the height; 0: no crops.
+        seed: Determines the validation split, the clusters, the initial weights and every random draw.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1" ...
+        verbose: Log the progress on stderr.
+        config: Further options of `complementary.Config` by name, such as ``{"policy": "randaugment"}``.
+
+    Attributes:
+        predictor_: The trained network with its normalization, a `complementary.training.predict.Predictor`.
+        history_: One dictionary per epoch: training loss and, with a validation split, truth-free scores.
+        classes_: The class numbers 0 to K-1.
+        n_features_in_: Number of features, or of pixels times channels, of an example.
+        transition_: The transition matrix that was used, float64 [K, K].
+
+    Example:
         >>> import numpy as np
         >>> from complementary import ComplementaryClassifier
         >>> x = np.random.default_rng(0).normal(size=(300, 2)) + np.repeat([[0, 0], [6, 0], [0, 6]], 100, axis=0)
@@ -51,152 +91,228 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         [0, 1, 2]
     """
 
-    def __init__(self, *, device: str = "auto", verbose: bool = False, **options: Any) -> None:
-        for name in FIXED:
-            if name in options:
-                raise UserError(
-                    f"The option {name!r} belongs to cll train; here the data and its labels come with fit(X, not_y)."
-                )
-        self.device, self.verbose, self.options = device, verbose, options
-        with _as_keywords():
-            self.config = Config.of(**{"labels": "given"} | options)
+    def __init__(
+        self,
+        *,
+        loss: str = "s-nl",
+        mix: str = "icm",
+        clusters: int | Literal["auto"] = "auto",
+        encoder: str = "pixels",
+        alpha: float = 0.4,
+        model: str = "auto",
+        epochs: int = 100,
+        batch: int | Literal["auto"] = "auto",
+        lr: float = 1e-3,
+        holdout: float = 0.1,
+        transition: str = "auto",
+        flip: bool = True,
+        padding: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        verbose: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.loss = loss
+        self.mix = mix
+        self.clusters = clusters
+        self.encoder = encoder
+        self.alpha = alpha
+        self.model = model
+        self.epochs = epochs
+        self.batch = batch
+        self.lr = lr
+        self.holdout = holdout
+        self.transition = transition
+        self.flip = flip
+        self.padding = padding
+        self.seed = seed
+        self.device = device
+        self.verbose = verbose
+        self.config = config
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The options, for scikit-learn's ``clone`` and searches."""
-        return {"device": self.device, "verbose": self.verbose, **self.options}
+    def fit(self, X: ArrayLike, not_y: object, classes: int | None = None) -> Self:
+        """Train on examples and their complementary labels.
 
-    def set_params(self, **options: Any) -> "ComplementaryClassifier":
-        """Change options; a fitted network is forgotten at the next ``fit``."""
-        self.__init__(**self.get_params() | options)  # type: ignore[misc]
-        return self
+        Args:
+            X: Vectors [N, D], or images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W].
+            not_y: The classes that the examples do not belong to: class numbers [N] (0 to K-1), a list of sets of
+                class numbers, or a 0/1 matrix [N, K].
+            classes: The number of classes K. Default: the largest label plus one.
 
-    def fit(self, X: ArrayLike, not_y: object, classes: int | None = None) -> "ComplementaryClassifier":
-        """Learn from ``X`` and what it is not.
-
-        ``X``: images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. ``not_y``: an int
-        vector [N], a list of sets of class numbers, or a 0/1 array [N, K]. ``classes``: K, by default the
-        largest label plus one.
+        Returns:
+            The estimator itself.
         """
-        excluded = labels.to_excluded(not_y, classes)
-        inputs = as_inputs(X)
+        config, device = self._options(), choose_device(self.device)
+        inputs = _check_inputs(X)
+        if len(inputs) < 2:
+            raise UserError("X has 1 sample; at least 2 are required.")
+        excluded = _read_labels(not_y, classes)
         if len(inputs) != len(excluded):
             raise UserError(f"X has {len(inputs)} examples but not_y has {len(excluded)}; they must match.")
-        mean, std = _statistics(inputs)
-        names = tuple(str(k) for k in range(excluded.shape[1]))
-        dataset = Dataset("your data", Split(inputs, excluded=excluded), None, names, mean, std)
-        _warn_of_unnamed(excluded)
-        with _as_keywords():
-            progress = _teller() if self.verbose else None
-            trainer = start(self._sized(len(inputs)), self.device, dataset, progress=progress)
-            loop(trainer, progress=progress)
-        if trainer.selected:
-            trainer.model.load_state_dict(trainer.selected)
-        self.trainer_: Trainer = trainer
+        _warn_about_unused_classes(excluded)
+        names = tuple(map(str, range(excluded.shape[1])))
+        dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
+        with log_to_stderr() if self.verbose else nullcontext():
+            trainer = start(_sized(config, self, len(inputs)), str(device), dataset, progress=_EpochLog())
+            loop(trainer, progress=_EpochLog())
+        self.predictor_ = _predictor(trainer).to("cpu")
+        self.history_: list[dict[str, Any]] = trainer.history
         self.classes_ = np.arange(excluded.shape[1])
         self.n_features_in_ = int(np.prod(inputs.shape[1:]))
+        self.transition_: NDArray[np.float64] = trainer.task.transition.double().cpu().numpy()
         return self
 
-    def _sized(self, count: int) -> Config:
-        """Batch and number of clusters that suit ``count`` examples, where the user has not chosen them."""
-        batch, clusters = min(256, max(2, count // 4)), min(50, max(2, count // 10))
-        return self.config.with_(**{"batch": batch, "clusters": clusters} | self.options)
-
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Class probabilities float32 [N, K]."""
-        if not hasattr(self, "trainer_"):
-            raise UserError("This classifier has not been fitted; call fit(X, not_y) first.")
-        task = self.trainer_.task
-        inputs, wanted = as_inputs(X), task.shape if task.lens is None else task.lens.shape
-        if tuple(inputs.shape[1:]) != wanted:
-            raise UserError(f"X has examples of shape {list(inputs.shape[1:])}, but the fit was on {list(wanted)}.")
-        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-            raise UserError("X holds NaN or infinity; clean or drop such rows first.")
-        seen = inputs if task.lens is None else task.lens(inputs, self.trainer_.device)
-        logits = self.trainer_.logits(seen.to(self.trainer_.device))
-        return logits.float().softmax(1).cpu().numpy()
+        """Class probabilities, float32 [N, K], of examples as in `fit`."""
+        if not hasattr(self, "predictor_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, not_y) first.")
+        inputs = _check_inputs(X)
+        if (features := int(np.prod(inputs.shape[1:]))) != self.n_features_in_:
+            expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise UserError(f"X has {features} features, but {expected}.")
+        predictor = self.predictor_.to(choose_device(self.device))
+        return predictor(inputs).cpu().numpy()
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """The most probable class of each example, int [N]."""
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each example, [N]."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]  # type: ignore[no-any-return]
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy against *true* labels ``y`` int [N]."""
+        """Accuracy against *true* labels ``y`` [N]. Without true labels, use `estimated_accuracy`."""
         predicted, truth = self.predict(X), np.asarray(y)
         if truth.shape != predicted.shape:
             raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
-        return float(
-            np.average(
-                predicted == truth, weights=None if sample_weight is None else np.asarray(sample_weight, dtype=float)
-            )
-        )
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        return float(np.average(predicted == truth, weights=weights))
 
     def estimated_accuracy(self, X: ArrayLike, not_y: object) -> float:
-        """Accuracy estimated from complementary labels alone (uniform ones); unbiased, so it may pass 1 or 0.
+        """Accuracy estimated from complementary labels alone, with the transition matrix of the fit.
 
-        Made for searches without true labels:
+        The estimate is unbiased for examples that were not used in training, so it may exceed 1 or be negative. It
+        allows searches without true labels:
         ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
         """
-        excluded = labels.to_excluded(not_y, len(self.classes_))
         probabilities = torch.from_numpy(self.predict_proba(X))
-        return float(estimated_accuracy(probabilities, excluded, transitions.uniform(len(self.classes_))))
+        excluded = _read_labels(not_y, len(self.classes_))
+        return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
+
+    def _options(self) -> Config:
+        """The configuration; raises if an option is wrong."""
+        own = {name: value for name, value in vars(self).items() if name in OWN}
+        further = dict(self.config or {})
+        for name in further:
+            if name in own or name in FROM_FIT or name in ("clusters", "batch"):
+                reason = "comes with fit(X, not_y)" if name in FROM_FIT else "is a parameter of the classifier"
+                raise UserError(f"config sets {name!r}, which {reason}; remove it there.", name)
+        return Config.of(labels="given", **own, **further)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "predictor_"):
+            self.predictor_ = self.predictor_.to("cpu")  # so that a machine without a GPU can load it
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.poor_score = True  # scikit-learn's checks train with y = true labels; here y means "not"
+        tags.non_deterministic = False
+        return tags
 
 
-KEYWORDS = options_of(Config).keys() - set(FIXED)
-FLAG = re.compile(r"--(?P<name>[a-z-]+)(?: (?P<word>(?!--)\S*[^\s.,;:()]))?")  # word: perhaps its value
+OWN = (
+    *("loss", "mix", "encoder", "alpha", "model", "epochs", "lr", "holdout"),
+    *("transition", "flip", "padding", "seed"),
+)
 
 
-@contextlib.contextmanager
-def _as_keywords() -> Iterator[None]:
-    """Errors leave with the options of ``cll`` written as in Python: --mix mixup becomes mix='mixup'."""
-    try:
-        yield
-    except UserError as error:
-        text = re.sub(r"(?<=The option )[a-z-]+", lambda name: name[0].replace("-", "_"), str(error))
-        text = re.sub(r"\b([a-z]+) \(--\1\)", r"\1", text)  # "set batch (--batch)" has named it already
-        error.args = (FLAG.sub(_keyword, text),)
-        raise
+def _sized(config: Config, model: ComplementaryClassifier, count: int) -> Config:
+    """Batch size and number of clusters that suit ``count`` examples, if they are "auto"."""
+    batch = min(256, max(2, count // 4)) if model.batch == "auto" else model.batch
+    clusters = min(50, max(2, count // 10)) if model.clusters == "auto" else model.clusters
+    return config.with_(batch=batch, clusters=clusters)
 
 
-def _keyword(flag: re.Match[str]) -> str:
-    """A flag as a keyword argument; one that is none here stays, as in "made by cll cluster --out"."""
-    name, word = flag["name"].replace("-", "_"), flag["word"]
-    if name == "data":
-        return "X"
-    if name not in KEYWORDS:
-        return flag[0]
-    if word is None:
-        return name
-    value: Any = int(word) if word.isdigit() else word
-    try:
-        Config.of(**{name: value})
-    except UserError:
-        return f"{name} {word}"  # no value of it: the sentence goes on, as in "leave --policy out"
-    return f"{name}={value!r}"
+def _predictor(trainer: Trainer) -> Predictor:
+    """The network with the weights of the selected epoch, without anything that was only needed for training."""
+    if trainer.selected:
+        trainer.model.load_state_dict(trainer.selected)
+    network, task = trainer.model.eval(), trainer.task
+    network.zero_grad(set_to_none=True)
+    shape = task.shape if task.lens is None else task.lens.shape
+    return Predictor(network, task.classes, shape, task.mean, task.std, task.lens)
 
 
-def _teller(every: float = 2.0) -> Callable[[Trainer], None]:
-    """Says after the first and the last epoch, and every so many seconds, how far a training is."""
-    pace = Pace(every, at_once=True)
+class _EpochLog:
+    """Logs the first and the last epoch, and others at most every two seconds."""
 
-    def tell(trainer: Trainer) -> None:
-        if trainer.step_in_epoch == 0 and pace.due(anyway=trainer.done):
-            row = trainer.history[-1]
-            figures = [f"{name} {row[name]:.3f}" for name in ("loss", "scel") if name in row]
-            to_stderr(f"{trainer.stage}epoch {trainer.epoch}/{trainer.epochs}: {', '.join(figures)}")
+    def __init__(self) -> None:
+        self.last = float("-inf")
 
-    return tell
+    def __call__(self, trainer: Trainer) -> None:
+        now = time.monotonic()
+        if trainer.step_in_epoch == 0 and (trainer.done or now - self.last >= 2):
+            self.last, row = now, trainer.history[-1]
+            metrics = ", ".join(f"{name} {row[name]:.3f}" for name in ("loss", "scel") if name in row)
+            log.info("%sepoch %d/%d: %s", trainer.stage, trainer.epoch, trainer.epochs, metrics)
 
 
-def _warn_of_unnamed(excluded: Tensor) -> None:
-    """Warn of classes that no label excludes: everything can hide in them. excluded [N, K]."""
-    unnamed = [k for k, count in enumerate(excluded.sum(0).tolist()) if count == 0]
-    if unnamed:
+def _check_inputs(X: ArrayLike) -> Tensor:
+    """Images uint8 [N, C, H, W] or vectors float32 [N, D], all values finite."""
+    if hasattr(X, "tocsr"):
+        raise UserError("X is sparse, which is not supported; convert it with X.toarray().")
+    array = np.asarray(X)
+    if np.iscomplexobj(array):
+        raise UserError("Complex data not supported: X has type complex.")
+    if array.ndim < 2:
+        raise UserError(
+            f"X has shape {list(array.shape)}, expected [N, D] or images. Reshape your data: X.reshape(-1, 1) if it "
+            "has a single feature, X.reshape(1, -1) if it is a single example."
+        )
+    if array.size == 0:
+        found = f"X has {len(array)} example(s) and {int(np.prod(array.shape[1:]))} feature(s)"
+        raise UserError(f"{found} (shape={array.shape}) while a minimum of 1 is required.")
+    if array.dtype == object:
+        array = array.astype(np.float64)
+    inputs = as_inputs(array)
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
+        raise UserError(f"Input X contains NaN or infinity (example {row}); clean or drop such rows first.")
+    return inputs
+
+
+def _read_labels(not_y: object, classes: int | None) -> Tensor:
+    """Complementary labels as ``excluded`` uint8 [N, K]; see `labels.to_excluded`."""
+    if not_y is None:
+        raise UserError("fit requires y to be passed, but the target y is None; pass complementary labels as not_y.")
+    is_array = hasattr(not_y, "__array__") and not isinstance(not_y, Tensor)
+    array: Any = np.asarray(not_y) if is_array else not_y
+    if is_array:
+        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not np.array_equal(array, np.round(array))):
+            raise UserError("Unknown label type: not_y has continuous or missing values; pass class numbers 0 to K-1.")
+        if array.ndim == 2 and array.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected; use not_y.ravel().",
+                DataConversionWarning,
+                stacklevel=3,
+            )
+            array = array[:, 0]
+    return labels.to_excluded(array, classes)
+
+
+def _warn_about_unused_classes(excluded: Tensor) -> None:
+    """A model that always predicts a class that no label excludes has zero loss. excluded [N, K]."""
+    unused = [str(k) for k, count in enumerate(excluded.sum(0).tolist()) if count == 0]
+    if unused:
         warnings.warn(
-            f"No example excludes class {', '.join(map(str, unnamed))}, so nothing speaks against predicting "
-            "it for all; do your labels start at 1 instead of 0?",
+            f"No label excludes class {', '.join(unused)}, so a model that always predicts it has zero loss; do your "
+            "labels start at 1 instead of 0?",
             stacklevel=3,
         )
+
+
+# --- to be removed: data/dataset.py is about to offer both ------------------------------------------------
 
 
 def as_inputs(X: ArrayLike) -> Tensor:
@@ -217,7 +333,7 @@ def as_inputs(X: ArrayLike) -> Tensor:
         raise UserError(f"X holds {array.dtype} values that are not numbers; encode them first.") from None
 
 
-def _statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std per channel (on a 0–1 scale) or per feature."""
     if inputs.ndim == 4:
         # in slices: a float copy of all images would take four times their memory

@@ -1,5 +1,6 @@
 """Apply the weights of a finished run to new examples."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +30,24 @@ class Predictor:
     std: Tensor
     lens: FrozenEncoder | None = None
 
+    def to(self, device: torch.device | str) -> "Predictor":
+        """Return the predictor on ``device``; its networks are moved in place."""
+        self.network.to(device)
+        if self.lens is not None:
+            self.lens.body.to(device)
+        return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
+
     @torch.no_grad()
     def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
-        """Images uint8 [N, C, H, W] or vectors float32 [N, D] -> probabilities [N, K]."""
+        """Images uint8 [N, C, H, W] or vectors float32 [N, D], anywhere -> probabilities [N, K], on its device."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise UserError(
                 f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
                 f"{list(self.shape)}; resize or reshape them."
             )
-        seen = inputs if self.lens is None else self.lens(inputs)
-        parts = [self.network(normalise(part, self.mean, self.std)) for part in seen.split(batch)]
+        device = self.mean.device
+        seen = inputs if self.lens is None else self.lens(inputs, device)
+        parts = [self.network(normalise(part.to(device), self.mean, self.std)) for part in seen.split(batch)]
         return torch.cat(parts).float().softmax(1)
 
 
