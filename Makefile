@@ -1,17 +1,24 @@
-# Two commands from nothing: `make demo` and `make test`. Both set up .venv once and re-install only
-# when pyproject.toml or constraints.txt change.
+# Every target sets up .venv when needed, from nothing but Python 3.11 or 3.12. Packages are installed again only when
+# pyproject.toml or constraints.txt change.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-fast coverage lint format docs wheel clean
 
-demo: .venv/.user
+demo: .venv/.user  ## train on handwritten digits, about a minute
 	$(BIN)/cll demo
 
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+test: lint  ## everything that CI runs
+	$(PYTEST)
+
+test-fast: .venv/.dev  ## the tests that take less than about 3 seconds each
+	$(PYTEST) -m "not slow"
+
+coverage: .venv/.dev
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -22,8 +29,15 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/.docs  ## build the documentation in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel: .venv/.user  ## build the package in dist/
+	rm -rf build dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 .venv/.user: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed and was not found; install one, or name it: make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 was not found; install one, or pass it: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools wheel
 	$(PIP) --no-build-isolation -e '.[cli]'
@@ -33,5 +47,9 @@ format: .venv/.dev
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
+.venv/.docs: .venv/.user
+	$(PIP) --no-build-isolation -e '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .coverage*
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .coverage* src/*.egg-info
