@@ -1,72 +1,76 @@
+"""``cll demo``: one short run, looked at from several sides."""
+
 import contextlib
+import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from complementary.cli.demo import MIXES, one_thread
+from complementary.cli.demo import MIXES, main, one_thread
 from complementary.config import Config
 from complementary.training.task import prepare
 
-FAST = ("--epochs", 2, "--pretrain-epochs", 1)
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The demo ran twice in one folder, with two seeds and few epochs."""
+    out, cache, screen = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("cache"), io.StringIO()
+    (out / "mine.txt").write_text("kept")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(screen):
+        patch.setenv("COMPLEMENTARY_CACHE", str(cache))
+        for seeds in ("1", "2"):
+            main(["--out", str(out), "--seeds", seeds, "--epochs", "2", "--pretrain-epochs", "1"])
+    results = json.loads((out / "results.json").read_text())
+    return SimpleNamespace(
+        out=out, cache=cache, screen=screen.getvalue(), results=results, page=(out / "report.html").read_text()
+    )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """One cache for all tests of this file: the encoder is pretrained once."""
-    folder = tmp_path_factory.getbasetemp() / "demo-cache"
-    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(folder))
-    return folder
+def test_demo_trains_every_mixer_with_every_seed(demo):
+    assert [(r["mix"], r["config"]["seed"]) for r in demo.results] == [(m, s) for s in (0, 1) for m in MIXES]
+    assert all(len(r["history"]) == 2 for r in demo.results)
 
 
-def test_the_demo_runs_and_its_page_stands_alone(cll, tmp_path):
-    status, _, _ = cll("demo", "--out", tmp_path, "--seeds", 2, *FAST)
-    assert status == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [(r["mix"], r["config"]["seed"]) for r in results] == [(m, s) for s in (0, 1) for m in MIXES]
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 5
-    assert not re.search(r'(src|href)="(?!data:)', page), "a self-contained page fetches nothing"
-    assert len(page) > 50_000
+def test_demo_page_is_self_contained(demo):
+    assert demo.page.count("data:image/png;base64,") == 5
+    assert not re.search(r'(src|href)="(?!data:)', demo.page)
+    assert len(demo.page) > 50_000
 
 
-def test_table_and_page_show_the_results_that_were_stored(cll, tmp_path):
-    _, out, _ = cll("demo", "--out", tmp_path, "--seeds", 2, *FAST)
-    results = json.loads((tmp_path / "results.json").read_text())
-    page = (tmp_path / "report.html").read_text()
-    for name in MIXES:
-        values = [100 * r["accuracy_last"] for r in results if r["mix"] == name]
+def test_demo_table_and_page_show_the_stored_results(demo):
+    for mix in MIXES:
+        values = [100 * r["accuracy_last"] for r in demo.results if r["mix"] == mix]
         mean = f"{sum(values) / len(values):.1f}"
-        assert any(name in line and mean in line for line in out.splitlines())
-        assert mean in page
+        assert any(line.startswith(mix) and mean in line for line in demo.screen.splitlines())
+        assert mean in demo.page
 
 
-def test_a_second_demo_replaces_only_its_own_files(cll, tmp_path):
-    (tmp_path / "mine.txt").write_text("kept")
-    for _ in range(2):
-        assert cll("demo", "--out", tmp_path, "--seeds", 1, *FAST)[0] == 0
-    assert (tmp_path / "mine.txt").read_text() == "kept"
-    assert {p.name for p in tmp_path.iterdir()} == {"mine.txt", "results.json", "report.html"}
+def test_demo_replaces_only_its_own_files(demo):
+    assert (demo.out / "mine.txt").read_text() == "kept"
+    assert {p.name for p in demo.out.iterdir()} == {"mine.txt", "results.json", "report.html"}
 
 
-def test_all_seeds_share_one_simsiam_and_pixels_are_compared(cll, tmp_path, cache):
-    _, out, _ = cll("demo", "--out", tmp_path, "--seeds", 2, *FAST)
-    results = json.loads((tmp_path / "results.json").read_text())
-    (encoder,) = {r["config"]["cluster"]["encoder"] for r in results}
-    (folder,) = (cache / "stages").glob("pretrain-*")
-    assert encoder == f"run:{folder}"
-    assert json.loads((folder / "result.json").read_text())["config"]["encoder"] == "simsiam"
-    for r in results:
-        if r["mix"] == "icm":
-            same = Config.of(mix="icm", clusters=50, batch=128, seed=r["config"]["seed"])
-            assert r["noise_ratio_pixels"] == prepare(same).facts["oracle_noise_ratio"] != r["noise_ratio"]
-    values = [100 * r["noise_ratio_pixels"] for r in results if r["mix"] == "icm"]
-    for text in (out, (tmp_path / "report.html").read_text()):
-        assert f"with clusters of raw pixels {sum(values) / 2:.1f} ±" in " ".join(text.split())
+def test_demo_shares_one_encoder_between_all_runs(demo):
+    (encoder,) = {r["config"]["cluster"]["encoder"] for r in demo.results}
+    (result,) = demo.cache.rglob("pretrain-*/result.json")
+    assert encoder == f"run:{result.parent}"
+    assert json.loads(result.read_text())["config"]["encoder"] == "simsiam"
 
 
-def test_one_thread_and_then_as_many_as_before():
+def test_demo_compares_the_encoder_with_raw_pixels(demo):
+    runs = [r for r in demo.results if r["mix"] == "icm"]
+    for r in runs:
+        same = Config.of(mix="icm", clusters=50, batch=128, encoder="pixels", seed=r["config"]["seed"])
+        assert r["oracle_noise_ratio_pixels"] == prepare(same).facts["oracle_noise_ratio"] != r["oracle_noise_ratio"]
+    mean = sum(100 * r["oracle_noise_ratio_pixels"] for r in runs) / 2
+    for text in (demo.screen, demo.page):
+        assert f"{mean:.1f} ±" in text
+
+
+def test_one_thread_restores_the_number_of_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with contextlib.suppress(KeyboardInterrupt), one_thread():
