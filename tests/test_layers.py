@@ -1,6 +1,7 @@
 """The storeys of the package: a module imports only from its own storey's folder or from a storey below."""
 
 import ast
+import re
 from pathlib import Path
 
 import complementary
@@ -84,3 +85,33 @@ def test_own_modules_are_imported_at_the_top_of_a_file():
         if not top
     ]
     assert not wrong
+
+
+FLAG = re.compile(r"(^|[\s(])--[a-z]")
+TERMINAL = "reports/terminal.py"  # what the command line prints with
+
+
+def library_nodes():
+    """Every syntax node outside the command line, with its place."""
+    for path in ROOT.rglob("*.py"):
+        if part_of(path) not in ("cli", "__main__"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+
+
+def test_library_does_not_print():
+    wrong = [
+        place
+        for place, node in library_nodes()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert [place for place in wrong if not place.startswith(TERMINAL)] == []
+
+
+def test_library_does_not_name_flags_of_the_command_line():
+    wrong = [
+        f"{place} {FLAG.search(node.value)[0].strip()}"
+        for place, node in library_nodes()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.search(node.value)
+    ]
+    assert wrong == []

@@ -39,7 +39,7 @@ MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
 """What a mixer needs to know about each example; mixers that are not listed need nothing."""
 
 ADVANCED = {"advanced": True}
-"""Metadata of an option that only ``cll ... --help-all`` shows."""
+"""Metadata of an option that the short help of a command leaves out."""
 
 
 class BaseConfig:
@@ -184,7 +184,7 @@ class ClusterConfig:
     clustering: Literal["kmeans", "spectral"] = "kmeans"
     """What k-means runs on: the features (as in the paper), or the leading eigenvectors of their neighbour graph
     (often purer clusters; the time grows with the square of the number of examples)."""
-    encoder: str = "pixels"
+    encoder: str = "auto"
     """What is clustered: features of simsiam, byol or mocov3 (pretrained first, once), run:FOLDER (of cll pretrain),
     file:WEIGHTS (an encoder or a ResNet-18 state dict), embeddings:Z.npy, random, or raw pixels. auto: an encoder
     that is already cached or stored for these images, else pixels with a warning."""

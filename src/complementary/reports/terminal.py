@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from complementary.errors import import_optional
+
 if TYPE_CHECKING:  # rich is imported on first use: commands that only print help need to start quickly
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -268,12 +270,9 @@ def format_size(count: float) -> str:
 Say = Callable[[str], None]
 to_stderr = _print_line
 size = format_size
-EVERY = SECONDS_BETWEEN_LINES
 
 
 def need(module: str, purpose: str) -> Any:  # noqa: D103
-    from complementary.errors import import_optional
-
     return import_optional(module, purpose)
 
 
@@ -291,15 +290,3 @@ def bar(what: str, total: int | None, of_bytes: bool = False) -> Iterator[Callab
         log_progress(logger, what, done, total, "bytes" if of_bytes else "")
 
     yield advance
-
-
-class Pace:  # noqa: D101
-    def __init__(self, seconds: float = SECONDS_BETWEEN_LINES, at_once: bool = False) -> None:
-        self.seconds, self.last = seconds, float("-inf") if at_once else time.monotonic()
-
-    def due(self, anyway: bool = False) -> bool:
-        now = time.monotonic()
-        if not anyway and now - self.last < self.seconds:
-            return False
-        self.last = now
-        return True
