@@ -125,7 +125,7 @@ def _pretrain(options: Demo) -> Path:
 def _run_one(config: Config, epochs_before: int, total: int) -> dict[str, Any]:
     """Train once; ``epochs_before`` of ``total`` epochs of the demo are done."""
     from complementary.training.run import run
-    from complementary.training.task import prepare
+    from complementary.training.task import build_task
 
     history: list[dict[str, Any]] = []
 
@@ -138,7 +138,9 @@ def _run_one(config: Config, epochs_before: int, total: int) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     result = {"mix": config.mixing.mix, "seconds": seconds, "history": history} | result
     if config.mixing.mix == "icm":  # for comparison: the same with clusters of raw pixels
-        result["oracle_noise_ratio_pixels"] = prepare(config.with_(encoder="pixels")).facts["oracle_noise_ratio"]
+        result["oracle_noise_ratio_pixels"] = build_task(config.with_(encoder="pixels")).data_summary[
+            "oracle_noise_ratio"
+        ]
     return result
 
 
@@ -217,17 +219,17 @@ def draw_mixes(config: Config, mix: str, count: int = 8) -> Any:
     from complementary import oracle
     from complementary.augment.crop import normalise
     from complementary.rng import generator
-    from complementary.training.task import build_mixer, prepare, training_truth
+    from complementary.training.task import build_mixer, build_task, training_truth
 
-    task = prepare(config.with_(mix=mix))
-    mixer = build_mixer(config.with_(mix=mix), task, None)
+    task = build_task(config.with_(mix=mix))
+    mixer = build_mixer(config.with_(mix=mix), task)
     assert mixer is not None  # "none" is not drawn
     x = normalise(task.inputs, task.mean, task.std)[: config.training.batch]
     excluded = task.excluded[: len(x)].float()
-    group = None if task.group is None else task.group[: len(x)]
+    cluster = None if task.cluster is None else task.cluster[: len(x)]
     # two generators with the same seed: the partners that are shown are those that are mixed
-    chosen, found = mixer.choose(excluded, group, generator=generator(config.seed, "picture"))
-    mixed, soft = mixer(x, excluded, group, generator=generator(config.seed, "picture"))
+    chosen, found = mixer.choose(excluded, cluster, generator=generator(config.seed, "picture"))
+    mixed, soft = mixer(x, excluded, cluster, generator=generator(config.seed, "picture"))
     members = torch.cat([torch.arange(len(x))[:, None], chosen], 1)
     wrong = oracle.is_noisy(members, training_truth(config), task.excluded)
     return _draw(mix, [*x[members].unbind(1), mixed], soft, wrong, found.nonzero()[:count, 0])

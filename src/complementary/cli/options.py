@@ -53,7 +53,7 @@ class RunOptions:
         """The keyword arguments of `training.run.run` and `encoders.pretrain.pretrain`."""
         from complementary.engine.backend import Engine
 
-        device = self.device if processes.size == 1 else str(processes.device)
+        device = self.device if processes.world_size == 1 else str(processes.device)
         engine = Engine.choose(device, self.precision, self.compile, self.deterministic, self.stream)
         return {
             "resume": self.resume,
@@ -176,7 +176,7 @@ def _rule(info: StructTypeInfo, hide: bool) -> StructConstructorSpec | None:
     for option in fields(info.type):
         hint = hints[option.name]
         if hide and option.metadata.get("advanced"):
-            hint = tyro.conf.Suppress[hint]
+            hint = Annotated[hint, tyro.conf.Suppress]
         if not is_dataclass(hint):
             _OPTIONS.add(option.name)
         if isinstance(info.default, info.type):

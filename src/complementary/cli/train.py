@@ -32,10 +32,10 @@ def main(arguments: list[str]) -> None:
     if options.published_code:
         preset = dict(config.as_coded().flat().items() - config.flat().items())
         options, config = parse_run(Train, Config, arguments, "cll train", **preset)
-    from complementary.engine.distributed import joined
+    from complementary.engine.distributed import join_processes
     from complementary.training.run import run
 
-    with joined("cll train", options.device) as processes:
+    with join_processes(options.device) as processes:
         out = options.folder(config.dataset.data, config.training.loss, config.mixing.mix, config.seed)
         shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test accuracy"}
         with training_progress(shown) if processes.is_main else nullcontext() as progress:
