@@ -5,11 +5,12 @@ main options. ``--help-all`` also shows those with the metadata ``ADVANCED``; th
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_type_hints
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
@@ -21,17 +22,17 @@ if TYPE_CHECKING:  # these import torch, which takes seconds
     from complementary.engine.distributed import ProcessGroup
 
 AnyOptions = TypeVar("AnyOptions")
-OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]  # tyro would write {None}|PATH
-OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="INT")]
+OptionalPath = Path | None
+OptionalInt = int | None
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Where and how a training runs. Except for rounding, none of this changes the result."""
 
-    out: OptionalPath = None
+    out: Path | None = None
     """Folder of the run. By default it is named after the main options, under runs/."""
-    config: OptionalPath = None
+    config: Path | None = None
     """A config.toml to start from, such as that of an earlier run. Other options override it."""
     resume: bool = False
     """Continue the run in the folder, with the configuration stored there."""
@@ -112,6 +113,13 @@ def parse(kind: type[AnyOptions], arguments: Sequence[str], prog: str) -> AnyOpt
     return cast(AnyOptions, _read(kind, arguments, prog).build())
 
 
+def call(function: Callable[..., None], arguments: Sequence[str], prog: str) -> None:
+    """Read the command line of a function, whose parameters are the options, and call it."""
+    _OPTIONS.clear()
+    _OPTIONS.update(inspect.signature(function).parameters)
+    tyro.cli(function, args=arguments, prog=prog)
+
+
 def parse_run(
     kind: type[AnyOptions],
     config_kind: type[AnyConfig],
@@ -174,7 +182,7 @@ def _rule(info: StructTypeInfo, hide: bool) -> StructConstructorSpec | None:
         return None
     hints, found = get_type_hints(info.type, include_extras=True), []
     for option in fields(info.type):
-        hint = hints[option.name]
+        hint = _plain_metavar(hints[option.name])
         if hide and option.metadata.get("advanced"):
             hint = Annotated[hint, tyro.conf.Suppress]
         if not is_dataclass(hint):
@@ -186,6 +194,14 @@ def _rule(info: StructTypeInfo, hide: bool) -> StructConstructorSpec | None:
             default = option.default_factory() if option.default_factory is not MISSING else default
         found.append(StructFieldSpec(option.name, hint, default, partial(_help, info.type, option.name)))
     return StructConstructorSpec(lambda **values: _Values(info.type, values), tuple(found))
+
+
+def _plain_metavar(hint: Any) -> Any:
+    """``INT`` rather than ``{None}|INT`` for an optional number, path or text."""
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if not isinstance(hint, UnionType) or len(kinds) != 1 or kinds[0] not in (int, float, str, Path):
+        return hint
+    return Annotated[hint, tyro.conf.arg(metavar=kinds[0].__name__.upper())]
 
 
 def _help(kind: type, option: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from complementary.cli.options import OptionalPath, parse
+from complementary.cli.options import parse
 from complementary.errors import UserError
 from complementary.reports.terminal import log_progress
 
@@ -34,7 +34,7 @@ class Predict:
     inputs: tyro.conf.Positional[Path]
     """An image or a folder of images; a .npy or .npz file of images uint8 [N, H, W] or [N, H, W, C], or of vectors
     [N, D]; or a .csv file of numbers with one example per line."""
-    out: OptionalPath = None
+    out: Path | None = None
     """File to write; by default stdout."""
     weights: Literal["auto", "selected", "last"] = "auto"
     """Weights of the epoch selected by SCEL or of the last epoch. auto: selected, if there is one."""
