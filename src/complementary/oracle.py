@@ -1,56 +1,71 @@
-"""What mixing does to the labels, seen with the true labels: oracle studies, never used in training.
+"""Metrics that need true labels: for evaluation and studies, never for training.
 
-How good are features? kNN and linear probes against the true labels: oracle figures, for reports only.
-
-How good are clusters for mixing? With true labels (oracle), and, up to noise, without.
-
-Without truth: a complementary label with a known transition matrix T is an unbiased view of the true one:
-row k of T^-1, for the label "not k", has the true class's one-hot vector as its mean. For two members of a
-cluster the product of their rows is then an unbiased estimate of "both are of the same class".
+- Noise of mixing: `noise_ratio`, `expected_noise_ratio`.
+- Clusters against classes: `same_class`, `purity`, `contingency`.
+- Features: `knn_accuracy`, `linear_accuracy`.
+- Labels: `empirical_transition`.
 """
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from complementary import mixing, transitions
 from complementary.mixing import GroupMixup
 from complementary.rng import address, generator
-from complementary.scores import corrected
+
+# --- noise of mixing --------------------------------------------------------------------------------------------------
 
 
 def is_noisy(members: Tensor, truth: Tensor, excluded: Tensor) -> Tensor:
-    """Whether mixing would tell a lie. members int [B, M], truth int [N], excluded [N, K] -> bool [B].
+    """Whether a mix carries a wrong complementary label.
 
-    A mix is noisy if any member's complementary label names the true class of any *other* member.
+    A mix is noisy if the complementary label of a member names the true class of *another* member.
+
+    Args:
+        members: The mixed examples, int [B, M].
+        truth: True class of every example, int [N].
+        excluded: Complementary labels of every example, [N, K].
+
+    Returns:
+        bool [B].
     """
     classes, labels = truth[members], excluded[members] > 0  # [B, M], [B, M, K]
-    named = labels.gather(2, classes[:, None, :].expand(-1, members.shape[1], -1))  # [i names class of j]
+    named = labels.gather(2, classes[:, None, :].expand(-1, members.shape[1], -1))  # [b, i, j]: i names the class of j
     other = ~torch.eye(members.shape[1], dtype=torch.bool, device=members.device)
     return (named & other).flatten(1).any(1)
 
 
-Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]  # index int [B] -> partners int [B, M], bool [B]
+Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+"""Draws partners: index int [B], generator -> partners int [B, M], and which examples have one, bool [B]."""
 
 
 def noisy_share(draw: Draw, truth: Tensor, excluded: Tensor, batch: int, passes: int, seed: int, purpose: str) -> float:
-    """Share of noisy mixes among those that count: ``passes`` times over the data in random batches.
+    """Share of noisy mixes, counted over random batches.
 
-    ``draw`` tells the partners of the examples of a batch, and which of those count; truth int [N], excluded [N, K].
-    0 if nobody ever counts.
+    Args:
+        draw: Draws the partners of the examples of a batch.
+        truth: int [N].
+        excluded: [N, K].
+        batch: Batch size.
+        passes: Passes over the data.
+        seed: Seed of batches and partners.
+        purpose: Address of the random numbers, besides the seed.
+
+    Returns:
+        The share among examples that have a partner; 0.0 if no example has one.
     """
     noisy = torch.zeros((), dtype=torch.long)
     total = torch.zeros((), dtype=torch.long)
     for turn in range(passes):
         source = generator(seed, purpose, turn)
         for index in torch.randperm(len(truth), generator=source).split(batch):
-            partners, counts = draw(index, source)
-            lies = is_noisy(torch.cat([index[:, None], partners], 1), truth, excluded)
-            noisy += (lies & counts).sum()
-            total += counts.sum()
+            partners, has_partner = draw(index, source)
+            wrong = is_noisy(torch.cat([index[:, None], partners], 1), truth, excluded)
+            noisy += (wrong & has_partner).sum()
+            total += has_partner.sum()
     return float(noisy / total.clamp_min(1))
 
 
@@ -63,12 +78,21 @@ def noise_ratio(
     seed: int = 0,
     passes: int = 10,
 ) -> float:
-    """Share of noisy mixes when this mixer draws partners as in training: an oracle figure.
+    """Share of noisy mixes if a mixer draws partners as in training.
 
-    truth int [N], excluded [N, K], cluster int [N] or None. ``passes`` times over the data, as in
-    `noisy_share`; examples without a partner do not count.
+    Args:
+        mixer: The mixer.
+        truth: int [N].
+        excluded: [N, K].
+        cluster: What examples are mixed within, int [N]; None if the mixer does not need it.
+        batch: Batch size; partners come from the batch.
+        seed: Seed of batches and partners.
+        passes: Passes over the data.
+
+    Returns:
+        The share among examples that have a partner.
     """
-    truth, excluded = truth.cpu(), excluded.cpu()  # pairs are counted where the generator is
+    truth, excluded = truth.cpu(), excluded.cpu()  # the device of the generator
     cluster = None if cluster is None else cluster.cpu()
 
     def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -79,30 +103,106 @@ def noise_ratio(
     return noisy_share(draw, truth, excluded, batch, passes, seed, "noise")
 
 
+def noise_ratio_as_coded(
+    truth: Tensor, excluded: Tensor, group: Tensor, partners: int, batch: int, seed: int = 0, passes: int = 10
+) -> float:
+    """Share of noisy mixes if an example may be its own partner, as in the paper's published code.
+
+    Such mixes count and are never noisy. With 50 clusters and batches of 512 they are a tenth of all mixes, so this is
+    about .9 of `noise_ratio`.
+
+    Args:
+        truth: int [N].
+        excluded: [N, K].
+        group: What examples are mixed within, int [N].
+        partners: Partners per example: 1 for Mixup and ICM, 2 for MICM.
+        batch: Batch size.
+        seed: Seed of batches and partners.
+        passes: Passes over the data.
+    """
+
+    def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        groups = mixing.group(group[index])
+        chosen = mixing.draw(groups, torch.arange(len(index)), partners, distinct=False, generator=source)
+        return index[chosen], torch.ones(len(index), dtype=torch.bool)
+
+    return noisy_share(draw, truth, excluded, batch, passes, seed, "noise-as-coded")
+
+
 def expected_noise_ratio(truth: Tensor, transition: Tensor) -> float:
-    """Noise of plain Mixup with one label each, from the class shares alone. truth int [N], transition [K, K]."""
+    """Expected noise ratio of plain Mixup with one label per example, without sampling.
+
+    Two examples are drawn independently. With p the class shares and T the transition, the ratio is
+    1 - sum over (i, j) of p_i p_j (1 - T_ij) (1 - T_ji): neither label names the class of the other. For 10 balanced
+    classes and uniform labels it is 0.9 (1 - (8/9)^2) = 18.9 %.
+
+    Args:
+        truth: int [N].
+        transition: [K, K].
+    """
     share = torch.bincount(truth, minlength=len(transition)).double() / len(truth)
     pair = share[:, None] * share[None, :]
     clean = (1 - transition) * (1 - transition.T)
     return float((pair * (1 - clean)).sum())
 
 
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+
+def same_class(assignment: Tensor, truth: Tensor) -> float:
+    """Probability that a random other member of the same cluster has the same class.
+
+    Args:
+        assignment: The cluster of each example, int [N].
+        truth: int [N].
+
+    Returns:
+        The mean over examples that are not alone in their cluster.
+    """
+    table = contingency(assignment, truth).double()
+    size = table.sum(1)
+    rate = ((table * (table - 1)).sum(1) / (size - 1).clamp_min(1))[size > 1].sum()
+    return float(rate / size[size > 1].sum())
+
+
+def purity(assignment: Tensor, truth: Tensor) -> float:
+    """Share of examples that belong to the most frequent class of their cluster. int [N], int [N]."""
+    return float(contingency(assignment, truth).amax(1).sum() / len(truth))
+
+
+def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
+    """Number of examples of each class in each cluster: int [N], int [N] -> int [clusters, K]."""
+    assignment, truth = assignment.cpu(), truth.cpu()
+    classes = int(truth.max()) + 1
+    flat = torch.bincount(assignment * classes + truth, minlength=(int(assignment.max()) + 1) * classes)
+    return flat.view(-1, classes)
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
 @torch.no_grad()
 def knn_accuracy(
     train: Tensor, train_truth: Tensor, test: Tensor, test_truth: Tensor, k: int = 200, temperature: float = 0.1
 ) -> float:
-    """Weighted k-nearest-neighbour accuracy by cosine similarity, as usual for self-supervised encoders.
+    """Accuracy of a weighted k-nearest-neighbour classifier, the usual probe of self-supervised encoders.
 
-    train [N, D], test [M, D]: unit vectors; truth int [N], [M]. Neighbours vote with exp(similarity / temperature).
+    Args:
+        train: Unit vectors, [N, D].
+        train_truth: int [N].
+        test: Unit vectors, [M, D].
+        test_truth: int [M].
+        k: Number of neighbours.
+        temperature: Neighbours vote with the weight exp(cosine similarity / temperature).
     """
     classes = int(train_truth.max()) + 1
-    votes_of = F.one_hot(train_truth, classes).float()
-    right = 0
+    one_hot = F.one_hot(train_truth, classes).float()
+    correct = 0
     for part, truth in zip(test.split(1024), test_truth.split(1024), strict=True):
         similarity, nearest = (part @ train.T).topk(min(k, len(train)), dim=1)
-        votes = (votes_of[nearest] * (similarity / temperature).exp()[..., None]).sum(1)
-        right += int((votes.argmax(1) == truth).sum())
-    return right / len(test)
+        votes = (one_hot[nearest] * (similarity / temperature).exp()[..., None]).sum(1)
+        correct += int((votes.argmax(1) == truth).sum())
+    return correct / len(test)
 
 
 def linear_accuracy(
@@ -114,91 +214,54 @@ def linear_accuracy(
     batch: int = 1024,
     seed: int = 0,
 ) -> float:
-    """Accuracy of one linear layer trained on frozen features with the true labels.
+    """Accuracy of a linear probe: one linear layer on standardised features, trained with the true labels.
 
-    train [N, D], test [M, D], truth int [N], [M]. Features are standardised; Adam 1e-2 with a cosine, no decay.
+    Adam with a learning rate of 1e-2, a cosine schedule and no weight decay.
+
+    Args:
+        train: Features, [N, D].
+        train_truth: int [N].
+        test: Features, [M, D].
+        test_truth: int [M].
+        epochs: Passes over the features.
+        batch: Batch size.
+        seed: Seed of the batches.
     """
     mean, std = train.mean(0), train.std(0).clamp_min(1e-6)
-    x, held = (train - mean) / std, (test - mean) / std
+    x, x_test = (train - mean) / std, (test - mean) / std
     classes = int(train_truth.max()) + 1
     source = torch.Generator(device="cpu").manual_seed(address(seed, "probe"))
-    layer = torch.nn.utils.skip_init(torch.nn.Linear, x.shape[1], classes, device=x.device)  # no global draw
+    # skip_init: the usual initialisation would draw from the global generator
+    layer = torch.nn.utils.skip_init(torch.nn.Linear, x.shape[1], classes, device=x.device)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
-    optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         for index in torch.randperm(len(x), generator=source).to(x.device).split(batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(layer(x[index]), train_truth[index]).backward()
-            optimiser.step()
+            optimizer.step()
         schedule.step()
     with torch.no_grad():
-        return float((layer(held).argmax(1) == test_truth).float().mean())
+        return float((layer(x_test).argmax(1) == test_truth).float().mean())
 
 
-class Estimate(NamedTuple):
-    """A value and its standard error; both NaN where nothing can be told."""
-
-    value: float
-    error: float
+# --- labels -----------------------------------------------------------------------------------------------------------
 
 
-def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tensor) -> Estimate:
-    """How often a random partner from the same cluster is of the same class, from complementary labels alone.
+def empirical_transition(truth: Tensor, excluded: Tensor) -> Tensor:
+    """Count the transition matrix with the true labels.
 
-    assignment int [N], excluded [N, K], transition [K, K]. Unbiased; needs thousands of examples to be sharp.
-    Examples alone in their cluster do not count. The error is conservative: up to 1.6 times the spread over draws
-    of the labels, more only where labels leave next to no doubt. NaN where nobody has a partner, and where the
-    transition is singular (10 classes, a tenth of the labels wrong): such labels tell nothing.
+    Args:
+        truth: int [N].
+        excluded: Complementary labels, [N, K].
+
+    Returns:
+        float64 [K, K]; a class without examples gets a uniform row.
     """
-    assignment, excluded, transition = assignment.cpu(), excluded.cpu(), transition.cpu()
-    nothing = Estimate(float("nan"), float("nan"))
-    if int(torch.linalg.matrix_rank(transition.double(), rtol=1e-6)) < len(transition):
-        return nothing
-    view = corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the true one-hot vector
-    count = torch.bincount(assignment)
-    total = torch.zeros(len(count), view.shape[1], dtype=torch.float64).index_add_(0, assignment, view)
-    others = (count[assignment] - 1).clamp_min(1)
-    agreement = (view * (total[assignment] - view)).sum(1) / others  # of each example with the others, on average
-    paired = count[assignment] > 1
-    if not paired.any():
-        return nothing
-    agreement = agreement[paired]
-    error = 2 * agreement.std() / len(agreement) ** 0.5  # 2: each label counts as own and as partner's
-    return Estimate(float(agreement.mean()), float(error))
-
-
-def same_class(assignment: Tensor, truth: Tensor) -> float:
-    """How often a random partner from the same cluster is of the same class: the oracle. int [N], int [N]."""
-    table = contingency(assignment, truth).double()
-    size = table.sum(1)
-    rate = ((table * (table - 1)).sum(1) / (size - 1).clamp_min(1))[size > 1].sum()
-    return float(rate / size[size > 1].sum())
-
-
-def purity(assignment: Tensor, truth: Tensor) -> float:
-    """Share of examples that are of their cluster's most frequent class: an oracle. int [N], int [N]."""
-    return float(contingency(assignment, truth).amax(1).sum() / len(truth))
-
-
-def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
-    """How many examples of each class are in each cluster: int [clusters, K]."""
-    assignment, truth = assignment.cpu(), truth.cpu()
-    classes = int(truth.max()) + 1
-    flat = torch.bincount(assignment * classes + truth, minlength=(int(assignment.max()) + 1) * classes)
-    return flat.view(-1, classes)
-
-
-def recommend(estimates: dict[int, Estimate], sharp: float = 0.08) -> int | None:
-    """The smallest number of clusters whose estimate lies within one standard error of the best.
-
-    None where nothing can be told: no estimate, or a standard error of the best one above ``sharp``.
-    """
-    known = {k: e for k, e in estimates.items() if not math.isnan(e.value)}
-    if not known:
-        return None
-    best = max(known.values(), key=lambda e: e.value)
-    if best.error > sharp:
-        return None
-    return min(k for k, e in known.items() if e.value >= best.value - best.error)
+    classes = excluded.shape[1]
+    counts = torch.zeros(classes, classes, dtype=torch.float64)
+    counts.index_add_(0, truth.long(), excluded.double())
+    total = counts.sum(1, keepdim=True)
+    return torch.where(total > 0, counts / total.clamp_min(1), transitions.uniform(classes))

@@ -111,18 +111,6 @@ def parse(spec: str, classes: int) -> Tensor:
     )
 
 
-def empirical_transition(truth: Tensor, excluded: Tensor) -> Tensor:
-    """Count the matrix from the *true* labels: an oracle. ``truth`` [N], ``excluded`` [N, K] -> [K, K].
-
-    A class without examples gets a uniform row.
-    """
-    classes = excluded.shape[1]
-    counts = torch.zeros(classes, classes, dtype=torch.float64)
-    counts.index_add_(0, truth.long(), excluded.double())
-    total = counts.sum(1, keepdim=True)
-    return torch.where(total > 0, counts / total.clamp_min(1), uniform(classes))
-
-
 def estimate_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.25) -> Tensor:
     """Estimate the matrix without true labels, from anchor points.
 

@@ -6,6 +6,7 @@ from complementary import transitions
 from complementary.config import Config
 from complementary.data import Dataset, Split, load
 from complementary.errors import UserError
+from complementary.oracle import empirical_transition
 from complementary.training.task import build_mixer, hold_out, prepare, training_truth
 
 
@@ -50,7 +51,7 @@ def test_matrices_for_loss_and_for_selection():
     assert torch.equal(told.transition, transitions.uniform(10))
     oracle = prepare(Config.of(labels="biased:5", transition="oracle", mix="none", holdout=0.0))
     assert torch.equal(oracle.transition, transitions.biased(10, 5)), "selection must not see the oracle"
-    counted = transitions.empirical_transition(
+    counted = empirical_transition(
         training_truth(Config.of(labels="biased:5", holdout=0.0)), oracle.excluded
     )
     assert torch.equal(oracle.loss_transition, counted)

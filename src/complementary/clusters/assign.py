@@ -1,136 +1,172 @@
-"""The groups that a mixer mixes inside: clusters of what an encoder sees, or for oracles the true classes."""
+"""Clusters of the training examples: from a file, from the cache, or computed.
 
+An assignment file is small and bound to the examples it was made for. With it a classifier can be trained without the
+encoder (option ``assignments``).
+"""
+
+import logging
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from complementary import mixing
-from complementary.clusters import assignments, cache
-from complementary.clusters.features import LONG, Source, embed, identity, teller
+from complementary import files
+from complementary.clusters import cache
+from complementary.clusters.features import FeatureExtractor
 from complementary.clusters.kmeans import kmeans
 from complementary.clusters.spectral import leading, spectral
 from complementary.config import Config
-from complementary.data import Dataset
-from complementary.data.rows import rows_of
-from complementary.data.selection import resolve
-from complementary.encoders.spec import EncoderSpec
+from complementary.data.rows import Rows
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
-from complementary.reports.terminal import to_stderr
+from complementary.reports.terminal import log_progress
 from complementary.rng import address
 
+log = logging.getLogger(__name__)
 
-def group_of(config: Config, dataset: Dataset, chosen: Tensor, device: str) -> Tensor | None:
-    """What the mixer is given as ``cluster``: int64 [M] or None."""
-    name = config.mixing.mix
-    maker = mixing.MIXERS[name]
-    if maker is None or maker.source == "none":
-        return None
-    if maker.source == "truth":
-        if dataset.train.truth is None:
-            raise UserError(f"The oracle mixer {name} needs true labels, but this set has none; use icm.")
-        return dataset.train.truth[chosen]
-    return clusters_of(config, dataset, chosen, device)
+VERSION = 1  # of assignment files
 
 
-def clusters_of(
-    config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto", points: Tensor | None = None
-) -> Tensor:
-    """The cluster of each training example at ``chosen`` int [M]: int64 [M], from a file, the cache or k-means.
+# --- clusters of a configuration --------------------------------------------------------------------------------------
 
-    ``points`` [M, D]: what `points_of` gives, if it is known already.
+
+def clusters_of(extractor: FeatureExtractor, count: int | None = None, points: Tensor | None = None) -> Tensor:
+    """Assign each training example of a run to a cluster.
+
+    Args:
+        extractor: The examples, their features and the configuration.
+        count: Number of clusters; None: that of the configuration.
+        points: What `points_of` returns, if it is known already, [M, D].
+
+    Returns:
+        The cluster of each example, int64 [M].
     """
-    grouping, inputs = config.cluster, rows_of(dataset.train.inputs, chosen)
-    if grouping.assignments is not None:
-        return assignments.read(Path(grouping.assignments), inputs)[0]
-    if grouping.clusters == 0:
-        name = config.mixing.mix
-        raise UserError(
-            f"The mixer {name} mixes inside clusters, but there are none; pass --clusters 50 or --mix mixup."
-        )
+    options, inputs = extractor.config.cluster, extractor.inputs
+    if options.assignments is not None:
+        return read_assignment(Path(options.assignments), inputs)[0]
+    count = options.clusters if count is None else count
+    if count == 0:
+        mix = extractor.config.mixing.mix
+        raise UserError(f"{mix} mixes within clusters, but clusters is 0; use 50, or mix = mixup.", "clusters")
+    many = len(inputs) >= cache.MIN_EXAMPLES
 
     def make() -> Tensor:
-        found = points_of(config, dataset, chosen, device) if points is None else points
-        if len(chosen) >= LONG:
+        found = points_of(extractor) if points is None else points
+        if many:
             what = "images" if inputs.ndim == 4 else "vectors"
-            to_stderr(f"clustering {len(chosen):,} {what} into {grouping.clusters} clusters")
-        return cluster_points(config, found, grouping.clusters)
+            log.info("clustering %s %s into %d clusters", f"{len(inputs):,}", what, count)
+        return cluster_points(extractor.config, found, count)
 
-    known = identity(source_of(config, dataset, device), dataset, chosen) if len(chosen) >= LONG else None
-    if known is None:
-        return make()
-    k_means = {"kmeans": 1, "clusters": grouping.clusters, "restarts": grouping.restarts, "seed": config.seed}
-    if grouping.clustering != "kmeans":
-        k_means |= {grouping.clustering: 1}
-    return cache.clusters(inputs, grouping.clusters, known | k_means, make)
-
-
-def cluster_points(config: Config, points: Tensor, clusters: int) -> Tensor:
-    """k-means with this configuration's seed and restarts: points [M, D] as `points_of` gives them -> int64 [M]."""
-    if config.cluster.clustering == "spectral":
-        points = leading(points, clusters)
-    return kmeans(points, clusters, address(config.seed, "clusters"), config.cluster.restarts).assignment
-
-
-def points_of(
-    config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto", features: Tensor | None = None
-) -> Tensor:
-    """What k-means is given: unit vectors float32 [M, D] of the training examples at ``chosen`` int [M].
-
-    ``features`` [M, D]: what `features_of` gives, if it is known already.
-    """
-
-    def seen() -> Tensor:
-        return features_of(config, dataset, chosen, device) if features is None else features
-
-    if config.cluster.clustering == "kmeans":
-        return seen()
-    count = len(chosen)
-
-    def make() -> Tensor:
-        vectors = seen().to(choose_device(device))
-        if count < LONG:
-            return spectral(vectors).cpu()
-        to_stderr(f"finding the neighbours of {count:,} examples (all pairs are compared)")
-        return spectral(vectors, tell=teller("found the neighbours of", count)).cpu()
-
-    known = identity(source_of(config, dataset, device), dataset, chosen) if count >= LONG else None
-    return make() if known is None else cache.features(known | {"spectral": 1}, make)
-
-
-def features_of(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Tensor:
-    """What the encoder makes of the training examples at ``chosen`` int [M]: unit vectors float32 [M, D]."""
-    return embed(source_of(config, dataset, device), dataset, chosen)
-
-
-def source_of(config: Config, dataset: Dataset, device: str = "auto") -> Source:
-    """What the encoder needs to know of this configuration."""
-    grouping, source = config.cluster, config.dataset
-    _, tail = resolve(config, dataset)
-    subset: Literal["seed", "first"] = "first" if source.draws == "paper" else source.subset
-    seed = config.seed if grouping.encoder_seed is None else grouping.encoder_seed
-    if grouping.mirror:
-        _check_mirror(config, dataset)
-    return Source(
-        EncoderSpec.parse(grouping.encoder),
-        tail,
-        source.head,
-        subset,
-        seed,
-        grouping.pretrain_epochs,
-        device,
-        grouping.mirror,
+    key = extractor.key() if many else None
+    if key is not None:
+        key |= {"kmeans": 1, "clusters": count, "restarts": options.restarts, "seed": extractor.config.seed}
+        key |= {} if options.clustering == "kmeans" else {options.clustering: 1}
+    return cache.cached(
+        "clusters",
+        key,
+        make,
+        lambda path: read_assignment(path, inputs, extractor.fingerprint)[0],
+        lambda path, found: write_assignment(path, found, count, inputs, key or {}, extractor.fingerprint),
     )
 
 
-def _check_mirror(config: Config, dataset: Dataset) -> None:
-    encoder, flip = EncoderSpec.parse(config.cluster.encoder), config.training.flip
-    if flip is False:
-        raise UserError("--mirror contradicts --flip False, by which mirroring changes the class; leave one out.")
-    if not (dataset.flip or flip):
-        raise UserError(f"A mirrored image of {dataset.name} may be of another class; leave --mirror out.")
-    if not encoder.is_network:
+def points_of(extractor: FeatureExtractor) -> Tensor:
+    """What k-means runs on: features, or eigenvectors of their neighbour graph. Unit vectors, float32 [M, D]."""
+    if extractor.config.cluster.clustering == "kmeans":
+        return extractor.train
+    count = len(extractor.inputs)
+    many = count >= cache.MIN_EXAMPLES
+
+    def progress(done: int) -> None:
+        log_progress(log, f"neighbours of {count:,} examples", done, count)
+
+    def make() -> Tensor:
+        if many:
+            log.info("finding the nearest neighbours of %s examples (all pairs are compared)", f"{count:,}")
+        return spectral(extractor.train.to(choose_device(extractor.device)), progress=progress).cpu()
+
+    return cache.cached_vectors("spectral", extractor.key() if many else None, make)
+
+
+def cluster_points(config: Config, points: Tensor, count: int) -> Tensor:
+    """k-means with the seed and restarts of a configuration.
+
+    Args:
+        config: The configuration.
+        points: What `points_of` returns, [M, D].
+        count: Number of clusters.
+
+    Returns:
+        The cluster of each point, int64 [M].
+    """
+    if config.cluster.clustering == "spectral":
+        points = leading(points, count)
+    return kmeans(points, count, address(config.seed, "clusters"), config.cluster.restarts).assignment
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_assignment(
+    path: Path,
+    assignment: Tensor,
+    clusters: int,
+    inputs: Tensor | Rows,
+    made_by: dict[str, Any],
+    fingerprint: str | None = None,
+) -> None:
+    """Write the clusters of some examples to a file.
+
+    Args:
+        path: The file.
+        assignment: The cluster of each example, int [M].
+        clusters: Number of clusters.
+        inputs: The examples, [M, ...].
+        made_by: How the clusters were made, JSON-able.
+        fingerprint: SHA-256 of the inputs, if it is known already.
+    """
+    if len(assignment) != len(inputs) or int(assignment.max()) >= clusters:
         raise UserError(
-            f"--mirror is for encoders that look at images, not for {encoder.kind}; use --encoder simsiam or run:FOLDER."
+            f"{len(assignment)} assignments, up to cluster {int(assignment.max())}, do not fit {len(inputs)} examples "
+            f"and {clusters} clusters; nothing was written."
         )
+    small = assignment.to(torch.uint8 if clusters <= 256 else torch.int32)
+    inputs_sha256 = fingerprint or files.fingerprint_rows(inputs)
+    record = {"version": VERSION, "clusters": clusters, "inputs_sha256": inputs_sha256, "made_by": made_by}
+    files.write_checkpoint(path, {"assignment": small}, record)
+
+
+def read_assignment(
+    path: Path, inputs: Tensor | Rows | None = None, fingerprint: str | None = None
+) -> tuple[Tensor, dict[str, Any]]:
+    """Read the clusters of some examples from a file.
+
+    Args:
+        path: The file.
+        inputs: The examples that it must have been made for, [M, ...]; None: do not check.
+        fingerprint: SHA-256 of the inputs, if it is known already.
+
+    Returns:
+        The cluster of each example, int64 [M], and the record of the file.
+
+    Raises:
+        UserError: The file is missing, damaged or made for other examples.
+    """
+    if not path.exists():
+        raise UserError(f"There is no file {path.absolute()}; create it with cll cluster.", "assignments")
+    tensors, record = files.read_checkpoint(path)
+    if "assignment" not in tensors or record.get("version") != VERSION:
+        raise UserError(f"{path} is not a cluster assignment of version {VERSION}.", "assignments")
+    assignment = tensors["assignment"].long()
+    if inputs is not None and len(assignment) != len(inputs):
+        raise UserError(
+            f"{path} assigns {len(assignment)} examples, but this run has {len(inputs)}; data, long_tail and seed must "
+            "be those that the file was made with.",
+            "assignments",
+        )
+    if inputs is not None and (fingerprint or files.fingerprint_rows(inputs)) != record["inputs_sha256"]:
+        raise UserError(
+            f"{path} was made for {len(assignment)} other examples; check data, long_tail and seed.", "assignments"
+        )
+    return assignment, record

@@ -1,109 +1,107 @@
-"""What is kept between runs: encoders, features and clusters, in the cache under ``stages/``, named by content.
+"""Cache of expensive stages: encoders, features, neighbour graphs and clusters, in the cache folder under ``stages/``.
 
-A stage that is there is not made again. Where two processes want the same one, the second waits for the first.
+The name of a stage is a fingerprint of everything that determines it, so a stage is computed once and never confused
+with another. If two processes need the same stage, the second waits for the first.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from complementary import files
-from complementary.clusters import assignments
-from complementary.data.cache import Unwritable, cache_root, lock
-from complementary.data.rows import Rows
+from complementary.data.cache import cache_root
 from complementary.errors import UserError
-from complementary.reports.terminal import to_stderr
+
+log = logging.getLogger(__name__)
+
+MIN_EXAMPLES = 5000  # features and clusters of fewer examples take less than a second and are not cached
 
 
-def place(name: str) -> Path:
-    """Where the stage ``name`` lies, or will."""
+def stage_path(name: str) -> Path:
+    """Path of the stage ``name``; it need not exist."""
     return cache_root(None) / "stages" / name
 
 
-def named(kind: str, decides: dict[str, Any]) -> str:
-    """A name for what ``decides`` (JSON-able) determines: the kind and a hash, such as ``clusters-1f0c…``."""
-    return f"{kind}-{files.fingerprint_json(decides)[:32]}"
+def stage_name(kind: str, key: dict[str, Any]) -> str:
+    """Name of the stage that a JSON-able ``key`` determines, such as ``clusters-1f0c…``."""
+    return f"{kind}-{files.fingerprint_json(key)[:32]}"
 
 
 @contextlib.contextmanager
-def alone(name: str, doing: str) -> Iterator[None]:
-    """Hold the right to make the stage ``name``; while another process has it, say what that one is ``doing`` and wait.
+def stage_lock(name: str, doing: str) -> Iterator[None]:
+    """Hold the lock of the stage ``name``, waiting for another process if necessary.
 
-    The right ends with the process, also when it is killed.
+    Args:
+        name: Name of the stage.
+        doing: What the holder of the lock does, for the log line of a process that waits.
+
+    Raises:
+        UserError: The cache is not writable.
     """
-    waiting = f"another process is {doing} right now; waiting for it"
-    with lock(cache_root(None), name, lambda _: to_stderr(waiting)):
+    path = cache_root(None) / "locks" / f"{name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The cache {cache_root(None)} is not writable ({error.strerror}).") from None
+    with files.lock(path, timeout=None, waiting=f"another process is {doing}; waiting for it"):
         yield
 
 
-def clusters(inputs: Tensor | Rows, count: int, decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
-    """The assignment int64 [M] of ``inputs`` [M, ...] to ``count`` clusters: from the cache, or made and kept.
-
-    ``decides``: all that ``make`` depends on, JSON-able. A damaged file is made again; a cache that cannot be
-    written only costs the keeping. Each of the two is one line on standard error.
-    """
-    return _kept(
-        Kind("clusters", "clustering"),
-        decides,
-        make,
-        lambda path: assignments.read(path, inputs)[0],
-        lambda path, found: assignments.write(path, found, count, inputs, decides),
-    )
-
-
-def features(decides: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
-    """Vectors float32 [N, D] that ``make`` gives: from the cache, or made and kept, as `clusters` are."""
-    return _kept(
-        Kind("features", "embedding"),
-        decides,
-        make,
-        lambda path: files.read_checkpoint(path)[0]["features"],
-        lambda path, found: files.write_checkpoint(path, {"features": found}, decides),
-    )
-
-
-class Kind(NamedTuple):
-    """What is kept, and what one does to make it."""
-
-    what: str
-    doing: str
-
-
-def _kept(
-    kind: Kind,
-    decides: dict[str, Any],
+def cached(
+    kind: str,
+    key: dict[str, Any] | None,
     make: Callable[[], Tensor],
     read: Callable[[Path], Tensor],
     write: Callable[[Path, Tensor], None],
 ) -> Tensor:
-    name = named(kind.what, decides)
-    path = place(f"{name}.safetensors")
+    """Return a tensor from the cache, or compute and store it.
 
-    def stored(say: Callable[[str], None]) -> Tensor | None:
-        try:
-            return read(path) if path.exists() else None
-        except UserError:
-            say(f"the {kind.what} kept in {path} are damaged; {kind.doing} again")
-            return None
+    A damaged file is computed again. If the cache is not writable, the result is returned but not stored.
 
-    found = stored(lambda _: None)
-    if found is not None:
-        return found
+    Args:
+        kind: What the tensor holds, such as ``clusters``; the first part of the stage's name.
+        key: Everything that determines the tensor, JSON-able. None: compute it without the cache.
+        make: Computes the tensor.
+        read: Reads it from a file; raises `UserError` if the file is damaged.
+        write: Writes it to a file.
+    """
+    if key is None:
+        return make()
+    name = stage_name(kind, key)
+    path = stage_path(f"{name}.safetensors")
+    with contextlib.suppress(UserError):
+        if path.exists():
+            return read(path)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(alone(name, f"{kind.doing} the same examples"))
-        except Unwritable as error:
-            to_stderr(f"the {kind.what} will not be kept: {error}")
+            stack.enter_context(stage_lock(name, f"computing the same {kind}"))
+        except UserError as error:
+            log.warning("the %s are not cached: %s", kind, error)
             return make()
-        found = stored(to_stderr)  # the process that we waited for has made it
-        if found is None:
-            found = make()
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write(path, found)
-            except (OSError, UserError) as error:
-                to_stderr(f"the {kind.what} are not kept: {error}")
-        return found
+        try:
+            if path.exists():  # written by the process that held the lock
+                return read(path)
+        except UserError as error:
+            log.warning("the cached %s are damaged and will be computed again: %s", kind, error)
+        tensor = make()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, tensor)
+        except (OSError, UserError) as error:
+            log.warning("the %s are not cached: %s", kind, error)
+        return tensor
+
+
+def cached_vectors(kind: str, key: dict[str, Any] | None, make: Callable[[], Tensor]) -> Tensor:
+    """`cached` for vectors float32 [N, D]."""
+    return cached(
+        kind,
+        None if key is None else key | {kind: 1},
+        make,
+        lambda path: files.read_checkpoint(path)[0]["features"],
+        lambda path, vectors: files.write_checkpoint(path, {"features": vectors}, key or {}),
+    )

@@ -1,198 +1,288 @@
-"""From images to the unit vectors that are clustered: by an encoder, by pixels, or from a file.
+"""From examples to the unit vectors that are clustered: by an encoder, from raw pixels, or from a file."""
 
-| ``--encoder`` | what is clustered |
-|---|---|
-| ``pixels`` | the raw inputs (also for vectors) |
-| ``random`` | features of an untrained network: a control |
-| ``simsiam``, ``byol``, ``mocov3`` | features of that encoder, pretrained first if that was not done yet |
-| ``run:FOLDER`` | the encoder that ``cll pretrain --out FOLDER`` left |
-| ``file:WEIGHTS`` | an encoder of ours or a ResNet-18 state dict (.safetensors, .pt; torchvision's names), strictly |
-| ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
-"""
-
-import time
+import functools
+import logging
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from complementary import files
 from complementary.clusters import cache
-from complementary.config import PretrainConfig
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.encoders.backbone import body_for, build_body, features, load_body, load_named
-from complementary.encoders.pretrain import chosen_images, pretrain
-from complementary.encoders.spec import EncoderSpec
+from complementary.data.selection import Subset
+from complementary.encoders.backbone import (
+    build_backbone,
+    default_backbone,
+    extract_features,
+    load_backbone,
+    load_encoder,
+)
+from complementary.encoders.pretrain import pretrain
+from complementary.encoders.spec import WEIGHTS, EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError
-from complementary.files import fingerprint_file, fingerprint_rows
 from complementary.networks import Network
-from complementary.reports.terminal import Pace, to_stderr
+from complementary.reports.terminal import log_progress
 
-LONG = 5000  # from so many examples on, embedding and clustering take seconds: they are kept for the next run
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Source:
-    """What an encoder needs to know of a run: its subset of the data, its seed, and how long to pretrain."""
-
-    encoder: EncoderSpec
-    long_tail: float = 1.0
-    head: int | None = None
-    subset: Literal["seed", "first"] = "seed"
-    seed: int = 0
-    pretrain_epochs: int = 800
-    device: str = "auto"
-    mirror: bool = False
+MIN_SIZE = 16  # pixels; raw pixels of smaller images are clustered without a warning
 
 
-def embed(source: Source, dataset: Dataset, chosen: Tensor, progress: Any = None) -> Tensor:
-    """Unit vectors float32 [M, D] of the training examples at ``chosen`` int [M], on the CPU."""
-    if source.encoder.kind == "embeddings":
-        return F.normalize(read_embeddings(source.encoder, len(dataset.train))[chosen])
-    return _encode(source, dataset, rows_of(dataset.train.inputs, chosen), progress)
+class FeatureExtractor:
+    """Computes the features of the examples of one run.
 
+    Nothing is computed before it is asked for. Features of many examples are cached on disk, and those of the training
+    examples are also kept in memory.
 
-def embed_test(source: Source, dataset: Dataset) -> Tensor | None:
-    """The same of the test examples, float32 [T, D]; None without any, or where vectors come from a file."""
-    if dataset.test is None or source.encoder.kind == "embeddings":
-        return None
-    return _encode(source, dataset, Rows(dataset.test.inputs), None)
-
-
-def _encode(source: Source, dataset: Dataset, inputs: Rows, progress: Any) -> Tensor:
-    """inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
-    if source.encoder.kind == "pixels":
-        return F.normalize(inputs.whole().flatten(1).float())
-
-    def make() -> Tensor:
-        device = choose_device(source.device)
-        body = find_body(source, dataset, progress).to(device)
-        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the layout that is fastest
-        if len(inputs) >= LONG:
-            to_stderr(f"embedding {len(inputs):,} images by {source.encoder}")
-        mean, std = (torch.tensor(t, device=device) for t in (dataset.mean, dataset.std))
-        return features(body, inputs, mean, std, tell=teller("embedded", len(inputs)), mirror=source.mirror).cpu()
-
-    known = _identity(source, dataset, inputs) if len(inputs) >= LONG else None
-    return make() if known is None else cache.features(known | {"features": 1}, make)
-
-
-def teller(did: str, total: int) -> Callable[[int], None]:
-    """Says from time to time how many of ``total`` examples are ``did``, and how long the rest takes."""
-    started, pace = time.monotonic(), Pace()
-
-    def tell(done: int) -> None:
-        if done < total and pace.due():
-            left = timedelta(seconds=round((time.monotonic() - started) / done * (total - done)))
-            to_stderr(f"{did} {done:,} of {total:,} images, about {left} left")
-
-    return tell
-
-
-def identity(source: Source, dataset: Dataset, chosen: Tensor) -> dict[str, Any] | None:
-    """All that decides the vectors of `embed`, JSON-able; None where there is no such encoder.
-
-    Files count by their content, not by their name; so do the examples at ``chosen`` int [M].
+    Attributes:
+        config: The configuration of the run.
+        dataset: Its dataset.
+        chosen: Its training examples, int [M], an index into the training split.
+        inputs: Their inputs, [M, ...].
+        device: Where a network computes.
     """
-    return _identity(source, dataset, rows_of(dataset.train.inputs, chosen), chosen)
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        chosen: Tensor,
+        device: str = "auto",
+        progress: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.config, self.dataset, self.chosen, self.device = config, dataset, chosen, device
+        self.inputs = rows_of(dataset.train.inputs, chosen)
+        self.mirror = config.cluster.mirror
+        self._progress = progress
+
+    @functools.cached_property
+    def encoder(self) -> EncoderSpec:
+        """The encoder of the configuration; ``auto`` is resolved on first use, with a line in the log."""
+        spec = EncoderSpec.parse(self.config.cluster.encoder)
+        spec = self._resolve_auto() if spec.kind == "auto" else spec
+        if self.mirror:
+            self._check_mirror(spec)
+        if self.config.dataset.inputs == "features":
+            self._check_network(spec)
+        return spec
+
+    @functools.cached_property
+    def train(self) -> Tensor:
+        """Unit vectors of the training examples, float32 [M, D], on the CPU."""
+        if self.encoder.kind == "embeddings":
+            return F.normalize(read_embeddings(self.encoder, len(self.dataset.train))[self.chosen])
+        return self._extract(self.inputs)
+
+    def test(self) -> Tensor | None:
+        """Unit vectors of the test examples, float32 [T, D]; None if there are none or vectors come from a file."""
+        if self.dataset.test is None or self.encoder.kind == "embeddings":
+            return None
+        return self._extract(Rows(self.dataset.test.inputs))
+
+    def backbone(self) -> Network:
+        """The network that computes the features; it is pretrained if necessary."""
+        inputs, spec = self.dataset.train.inputs, self.encoder
+        if inputs.ndim != 4:
+            raise UserError(
+                f"The dataset {self.dataset.name} holds vectors, but the encoder {spec} needs images; use pixels.",
+                "encoder",
+            )
+        shape = tuple(inputs.shape[1:])
+        if spec.kind == "random":
+            return build_backbone(default_backbone(shape), shape, self.pretraining.seed, True)[0]
+        if spec.weights is not None:
+            return load_backbone(spec, shape)
+        folder = cached_encoder(self.pretraining, self.dataset, self.device, self._progress)
+        return load_encoder(folder / WEIGHTS, shape)
+
+    @functools.cached_property
+    def pretraining(self) -> PretrainConfig:
+        """The pretraining of this run's encoder, on exactly the images of the run."""
+        cluster, subset = self.config.cluster, Subset.of(self.config)
+        pretraining = PretrainConfig(
+            data=self.dataset.name,
+            long_tail=subset.long_tail,
+            head=subset.head,
+            subset=subset.order,
+            encoder=self.encoder.kind if self.encoder.is_pretrained_here else "simsiam",  # type: ignore[arg-type]
+            epochs=cluster.pretrain_epochs,
+            seed=self.config.seed if cluster.encoder_seed is None else cluster.encoder_seed,
+        )
+        return replace(pretraining, batch=min(pretraining.batch, len(Subset.of(pretraining).index(self.dataset))))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the training inputs."""
+        return files.fingerprint_rows(self.inputs)
+
+    def key(self) -> dict[str, Any] | None:
+        """Everything that determines `train`, JSON-able; None if the encoder cannot be read.
+
+        Files count by their content, not by their name.
+        """
+        return self._key(self.fingerprint)
+
+    def encoder_identity(self) -> str:
+        """A text that differs whenever the encoder does."""
+        spec = self.encoder
+        if spec.kind in ("pixels", "random"):
+            return f"{spec.kind} {self.pretraining.seed if spec.kind == 'random' else ''}"
+        if spec.kind == "embeddings":
+            vectors = read_embeddings(spec, len(self.dataset.train))[self.chosen]
+            return f"{spec.kind} {files.fingerprint_rows(vectors)}"
+        if spec.weights is not None:
+            return f"{spec.kind} {files.fingerprint_file(spec.weights)}"
+        return encoder_folder(self.pretraining, self.dataset).name
+
+    # --- auto ---------------------------------------------------------------------------------------------------------
+
+    def _resolve_auto(self) -> EncoderSpec:
+        wants_network = self.config.dataset.inputs == "features"
+        small = self.inputs.ndim != 4 or min(self.inputs.shape[2:]) < MIN_SIZE
+        if small and not wants_network:
+            return EncoderSpec("pixels")
+        found = find_cached_encoder(self.fingerprint)
+        if found is not None:
+            log.info("encoder = auto: using %s", found)
+            return EncoderSpec("run", found)
+        if not wants_network:
+            log.warning(
+                "%s mixes within clusters of raw pixels, because encoder = auto found no pretrained encoder for these "
+                "images. On CIFAR-10, 17.1 %% of such mixes carry a wrong label, against 3.7 to 6 %% with an encoder. "
+                "Set encoder = simsiam to pretrain one first (once, best on a GPU), or encoder = run:FOLDER after "
+                "`cll pretrain`; encoder = pixels silences this warning.",
+                self.config.mixing.mix,
+            )
+        return EncoderSpec("pixels")
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _check_network(self, spec: EncoderSpec) -> None:
+        if self.dataset.train.inputs.ndim != 4:
+            raise UserError(
+                f"The dataset {self.dataset.name} holds vectors, but inputs = features needs images; use raw.", "inputs"
+            )
+        if not spec.is_network:
+            wanted = self.config.cluster.encoder
+            found = f"{wanted}, which found none in the cache" if wanted == "auto" else str(spec)
+            raise UserError(
+                f"inputs = features needs a pretrained encoder, but encoder is {found}; use simsiam, run:FOLDER or "
+                "file:WEIGHTS. (To train on vectors computed elsewhere, use them as the dataset: an .npz file.)",
+                "encoder",
+            )
+
+    def _check_mirror(self, spec: EncoderSpec) -> None:
+        flip = self.config.training.flip
+        if flip is False:
+            raise UserError("mirror contradicts flip = False, which says that flips change the class.", "mirror")
+        if not (self.dataset.flip or flip):
+            name = self.dataset.name
+            raise UserError(f"Horizontal flips may change the class of images of {name}; do not use mirror.", "mirror")
+        if not spec.is_network:
+            raise UserError(f"mirror needs an encoder that is a network, such as simsiam, not {spec.kind}.", "mirror")
+
+    # --- computation --------------------------------------------------------------------------------------------------
+
+    def _extract(self, inputs: Rows) -> Tensor:
+        """Inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
+        if self.encoder.kind == "pixels":
+            return F.normalize(inputs.whole().flatten(1).float())
+        many = len(inputs) >= cache.MIN_EXAMPLES
+        key = None
+        if many:
+            key = self._key(self.fingerprint if inputs is self.inputs else files.fingerprint_rows(inputs))
+        return cache.cached_vectors("features", key, lambda: self._compute(inputs, many))
+
+    def _compute(self, inputs: Rows, many: bool) -> Tensor:
+        device, count = choose_device(self.device), len(inputs)
+        backbone = self.backbone().to(device)
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout
+        if many:
+            log.info("computing features of %s images with %s", f"{count:,}", self.encoder)
+        mean, std = (torch.tensor(t, device=device) for t in (self.dataset.mean, self.dataset.std))
+
+        def progress(done: int) -> None:
+            log_progress(log, f"features of {count:,} images", done, count)
+
+        return extract_features(backbone, inputs, mean, std, mirror=self.mirror, progress=progress).cpu()
+
+    def _key(self, fingerprint: str) -> dict[str, Any] | None:
+        try:
+            encoder = self.encoder_identity()
+        except (OSError, UserError):
+            return None  # computing the features will raise the right error
+        dataset = self.dataset
+        key = {"encoder": encoder, "inputs": fingerprint, "mean": list(dataset.mean), "std": list(dataset.std)}
+        return key | ({"mirror": True} if self.mirror else {})
 
 
-def _identity(source: Source, dataset: Dataset, inputs: Rows, chosen: Tensor | None = None) -> dict[str, Any] | None:
-    try:
-        encoder = _content(source, dataset, chosen)
-    except (OSError, UserError):
-        return None  # `embed` will say what is wrong
-    known = {
-        "encoder": encoder,
-        "inputs": fingerprint_rows(inputs),
-        "mean": list(dataset.mean),
-        "std": list(dataset.std),
-    }
-    return known | ({"mirror": True} if source.mirror else {})
+# --- pretrained encoders in the cache ---------------------------------------------------------------------------------
 
 
-def _content(source: Source, dataset: Dataset, chosen: Tensor | None) -> str:
-    """A text that is another whenever the encoder is."""
-    kind = source.encoder.kind
-    if kind in ("pixels", "random"):
-        return f"{kind} {source.seed if kind == 'random' else ''}"
-    if kind == "embeddings":
-        return f"{kind} {fingerprint_rows(read_embeddings(source.encoder, len(dataset.train))[chosen])}"
-    if source.encoder.weights is not None:
-        return f"{kind} {fingerprint_file(source.encoder.weights)}"
-    return stage_folder(_wanted(source, dataset), dataset).name
+def cached_encoder(
+    config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Callable[[Any], None] | None = None
+) -> Path:
+    """Pretrain an encoder in the cache, or resume or await its pretraining, unless it is finished.
 
-
-def find_body(source: Source, dataset: Dataset, progress: Any = None) -> Network:
-    """The network that ``source.encoder`` names, pretrained if it must be."""
-    if dataset.train.inputs.ndim != 4:
-        raise UserError(f"The set {dataset.name} holds vectors; encoders learn from images. Use --encoder pixels.")
-    shape = tuple(dataset.train.inputs.shape[1:])
-    if source.encoder.kind == "random":
-        return build_body(body_for(shape), shape, source.seed, True)[0]
-    if (stored := load_named(source.encoder, shape)) is not None:
-        return stored
-    return load_body(pretrained(source, dataset, progress) / "encoder.safetensors", shape)
-
-
-def pretrained(source: Source, dataset: Dataset, progress: Any = None) -> Path:
-    """The folder of this encoder among the cached stages; made or resumed if it is not finished."""
-    return stage(_wanted(source, dataset), dataset, source.device, progress)
-
-
-def _wanted(source: Source, dataset: Dataset) -> PretrainConfig:
-    wanted = PretrainConfig.of(
-        data=dataset.name,
-        long_tail=source.long_tail,
-        head=source.head,
-        subset=source.subset,
-        encoder=source.encoder.kind,
-        epochs=source.pretrain_epochs,
-        seed=source.seed,
-    )
-    return replace(wanted, batch=min(wanted.batch, len(chosen_images(wanted, dataset))))
-
-
-def stage_folder(config: PretrainConfig, dataset: Dataset) -> Path:
-    """Where the encoder of ``config`` is kept."""
-    images = rows_of(dataset.train.inputs, chosen_images(config, dataset))
-    # a name is not enough: two files of the user's may share one
-    return cache.place(f"pretrain-{config.hash()[:16]}-{fingerprint_rows(images)[:16]}")
-
-
-def stage(config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Any = None) -> Path:
-    """The cached folder of this encoder; made, resumed or waited for if it is not finished."""
-    folder = stage_folder(config, dataset)
+    Returns:
+        The folder of the encoder.
+    """
+    folder = encoder_folder(config, dataset)
     result = folder / "result.json"
     if result.exists():
         return folder
-    with cache.alone(folder.name, f"pretraining {config.encoder} on the same images"):
+    with cache.stage_lock(folder.name, f"pretraining {config.encoder} on the same images"):
         if not result.exists():
-            count = len(chosen_images(config, dataset))
-            to_stderr(f"pretraining {config.encoder} on {count:,} images, {config.epochs} epochs, in {folder}")
-        pretrain(config, folder, resume=True, device=device, progress=progress, dataset=dataset)
+            log.info("pretraining %s on %s, %d epochs, in %s", config.encoder, config.data, config.epochs, folder)
+            pretrain(config, folder, resume=True, device=device, progress=progress, dataset=dataset)
     return folder
 
 
+def encoder_folder(config: PretrainConfig, dataset: Dataset) -> Path:
+    """Folder of an encoder in the cache: named by its configuration and by the content of its training images."""
+    images = rows_of(dataset.train.inputs, Subset.of(config).index(dataset))
+    return cache.stage_path(f"pretrain-{config.hash()[:16]}-{files.fingerprint_rows(images)[:16]}")
+
+
+def find_cached_encoder(fingerprint: str) -> Path | None:
+    """Folder of a finished encoder that was pretrained on exactly these images, with the most epochs; None if none.
+
+    Args:
+        fingerprint: SHA-256 of the images.
+    """
+    found = []
+    for folder in cache.stage_path("").glob(f"pretrain-*-{fingerprint[:16]}"):
+        record = files.read_record(folder / WEIGHTS)
+        if (folder / "result.json").exists() and record:
+            found.append((record.get("epochs", 0), folder.name, folder))
+    return max(found)[2] if found else None
+
+
 def read_embeddings(encoder: EncoderSpec, count: int) -> Tensor:
-    """A .npy table float [N, D] with one row for each of ``count`` training examples."""
+    """Read a .npy table of vectors, float [N, D], with one row for each of ``count`` training examples."""
     path = encoder.path
     assert path is not None
     try:
-        with path.open("rb") as file:  # by itself, np.load leaves a broken archive open
+        with path.open("rb") as file:  # np.load does not close a broken archive that it opened itself
             table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"The embeddings {path} cannot be read as a .npy table of numbers: {error}.") from None
+        raise UserError(
+            f"The embeddings {path} cannot be read as a .npy table of numbers: {error}.", "encoder"
+        ) from None
     if table.ndim != 2 or len(table) != count:
         raise UserError(
-            f"The embeddings {path} have shape {list(table.shape)}; wanted one row per training example, [{count}, D]."
+            f"The embeddings {path} have shape {list(table.shape)}, but one row per training example is needed: "
+            f"[{count}, D].",
+            "encoder",
         )
     return table

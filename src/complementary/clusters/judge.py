@@ -1,107 +1,171 @@
-"""The figures of a clustering and the page that shows them. What needs true labels is marked oracle.
+"""How good a clustering is for mixing, and how good its encoder is: metrics and an HTML report.
 
-How good is an encoder for mixing inside clusters? One row of the encoder table, from features alone.
-
-Tensors in, plain numbers out; features may lie on a GPU. What needs true labels is named oracle.
+Metrics that need true labels are named oracle.
 """
 
 import dataclasses
 import html
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from complementary import mixing, transitions
-from complementary.clusters.kmeans import kmeans
-from complementary.config import Config
+from complementary import transitions
+from complementary.clusters.features import FeatureExtractor
 from complementary.mixing import ICM, MICM, Mixup
 from complementary.oracle import (
-    Estimate,
-    estimated_same_class,
     knn_accuracy,
     linear_accuracy,
     noise_ratio,
-    noisy_share,
+    noise_ratio_as_coded,
     purity,
-    recommend,
     same_class,
 )
-from complementary.reports import figures as report
-from complementary.rng import address
+from complementary.reports import figures
+from complementary.scores import Estimate, estimated_same_class, recommend
 
-ORACLE = {  # the oracle figures of a clustering, as people read them
-    "same_class": "same-class partners",
-    "purity": "purity",
-    "noise_mixup": "noisy mixes of Mixup",
-    "noise_icm": "of ICM",
-    "noise_micm": "of MICM",
+PAIRS = 100_000  # mixes to count at least, for a standard error below 0.1 percentage points
+COLUMNS = 7  # numbers of clusters side by side: as many as fit 100 characters
+ESTIMATED = {
+    "same_class_estimated": "same-class partners, estimated",
+    "same_class_error": "standard error of that",
 }
-PAIRS = 100_000  # so many mixes are counted at least, for a standard error below a tenth of a percent
+ORACLE = {
+    "oracle_same_class": "same-class partners (oracle)",
+    "oracle_purity": "purity (oracle)",
+    "oracle_noise_mixup": "noisy mixes of Mixup (oracle)",
+    "oracle_noise_icm": "of ICM (oracle)",
+    "oracle_noise_micm": "of MICM (oracle)",
+    "oracle_noise_mixup_as_coded": "Mixup as coded (oracle)",
+    "oracle_noise_icm_as_coded": "ICM as coded (oracle)",
+    "oracle_noise_micm_as_coded": "MICM as coded (oracle)",
+}
+PROBES = {"oracle_knn": "kNN accuracy, k = 200 (oracle)", "oracle_linear": "linear probe accuracy (oracle)"}
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
-    """What is known of a clustering; the oracle part is None without true labels."""
+class Judgement:
+    """Metrics of a clustering.
+
+    Attributes:
+        clusters: Number of clusters that are not empty.
+        smallest: Size of the smallest cluster.
+        largest: Size of the largest cluster.
+        alone: Number of clusters with a single example.
+        estimated: How often partners are of the same class, estimated from complementary labels.
+        oracle: Metrics with true labels, by the keys of `ORACLE`; empty without true labels.
+    """
 
     clusters: int
     smallest: int
     largest: int
     alone: int
     estimated: Estimate
-    oracle: dict[str, float] | None
+    oracle: dict[str, float]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values, as a person reads them."""
-        lines = [
-            (
-                "clusters",
-                f"{self.clusters}, of {self.smallest:,} to {self.largest:,} examples, {self.alone} of one example",
-            ),
-            ("same-class partners, estimated without true labels", as_percent(self.estimated)),
-        ]
-        oracle = self.oracle or {}
-        return lines + [(f"{ORACLE[key]} (oracle)", f"{100 * value:.2f} %") for key, value in oracle.items()]
+        """Names and values as text."""
+        sizes = f"{self.clusters}, of {self.smallest:,} to {self.largest:,} examples, {self.alone} of one example"
+        rows = [("clusters", sizes), ("same-class partners, estimated without true labels", as_percent(self.estimated))]
+        return rows + [(ORACLE[key], f"{100 * value:.2f} %") for key, value in self.oracle.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """All metrics, JSON-able; None for an estimate that is not possible."""
+        known = not math.isnan(self.estimated.value)
+        sizes = {name: getattr(self, name) for name in ("clusters", "smallest", "largest", "alone")}
+        estimate = {
+            "same_class_estimated": self.estimated.value if known else None,
+            "same_class_error": self.estimated.error if known else None,
+        }
+        return sizes | estimate | self.oracle
 
 
-def as_percent(estimate: Estimate) -> str:
-    """``64.2 ± 1.3 %``, or that it cannot be told."""
-    if math.isnan(estimate.value):
-        return "cannot be told from these labels"
-    return f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
+def judge(
+    assignment: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None,
+    truth: Tensor | None,
+    batch: int,
+    as_coded: bool = False,
+) -> Judgement:
+    """Judge a clustering.
 
-
-def measure(
-    assignment: Tensor, excluded: Tensor, generating: Tensor | None, truth: Tensor | None, batch: int
-) -> Figures:
-    """assignment int [N], excluded [N, K], generating matrix [K, K] (None: taken as uniform), truth int [N] or None."""
+    Args:
+        assignment: The cluster of each example, int [N].
+        excluded: Complementary labels, [N, K].
+        transition: How the labels arose, [K, K]; None: taken as uniform.
+        truth: True labels, int [N]; None: no oracle metrics.
+        batch: Batch size of the training; partners are drawn from the batch.
+        as_coded: Also compute the noise ratios of the published code.
+    """
+    assignment, excluded = assignment.cpu(), excluded.cpu()
     size = torch.bincount(assignment)
     size = size[size > 0]
-    oracle = None
-    if truth is not None:
-        oracle = {"same_class": same_class(assignment, truth), "purity": purity(assignment, truth)}
-        for name, mixer in (("mixup", Mixup()), ("icm", ICM()), ("micm", MICM())):
-            oracle[f"noise_{name}"] = noise_ratio(
-                mixer, truth, excluded, assignment, min(batch, len(truth)), passes=passes(len(truth))
-            )
-    estimate = estimated_same_class(assignment, excluded, _known(generating, excluded))
-    return Figures(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
+    estimate = estimated_same_class(assignment, excluded, _or_uniform(transition, excluded))
+    oracle = {} if truth is None else _oracle_metrics(assignment, excluded, truth.cpu(), batch, as_coded)
+    return Judgement(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
 
 
-def passes(count: int) -> int:
-    """How often ``count`` examples are gone through to count noisy mixes."""
+def _oracle_metrics(
+    assignment: Tensor, excluded: Tensor, truth: Tensor, batch: int, as_coded: bool
+) -> dict[str, float]:
+    metrics = {"oracle_same_class": same_class(assignment, truth), "oracle_purity": purity(assignment, truth)}
+    batch, passes = min(batch, len(truth)), passes_over(len(truth))
+    for name, mixer in (("mixup", Mixup()), ("icm", ICM()), ("micm", MICM())):
+        metrics[f"oracle_noise_{name}"] = noise_ratio(mixer, truth, excluded, assignment, batch, passes=passes)
+    everyone = torch.zeros_like(assignment)
+    if not as_coded:
+        return metrics
+    for name, group, partners in (("mixup", everyone, 1), ("icm", assignment, 1), ("micm", assignment, 2)):
+        noise = noise_ratio_as_coded(truth, excluded, group, partners, batch, passes=passes)
+        metrics[f"oracle_noise_{name}_as_coded"] = noise
+    return metrics
+
+
+def passes_over(count: int) -> int:
+    """Passes over ``count`` examples that count enough mixes for a noise ratio."""
     return max(3, math.ceil(PAIRS / count))
 
 
-def _known(generating: Tensor | None, excluded: Tensor) -> Tensor:
-    """The generating matrix; uniform where labels were given and nothing is known of how they arose. [K, K]."""
-    return transitions.uniform(excluded.shape[1]) if generating is None else generating
+def _or_uniform(transition: Tensor | None, excluded: Tensor) -> Tensor:
+    return transitions.uniform(excluded.shape[1]) if transition is None else transition
 
 
-class Choice(NamedTuple):
-    """A recommended number of clusters (None if labels tell too little), and the comparison that it rests on."""
+def probe(
+    train: Tensor, train_truth: Tensor | None, test: Tensor | None, test_truth: Tensor | None
+) -> dict[str, float | int | None]:
+    """Accuracy of kNN (k = 200) and of a linear layer on features.
+
+    Args:
+        train: Unit vectors, [N, D].
+        train_truth: int [N].
+        test: Unit vectors, [M, D].
+        test_truth: int [M].
+
+    Returns:
+        The size of the features and ``oracle_knn`` and ``oracle_linear``, which are None if an argument is None.
+    """
+    metrics: dict[str, float | int | None] = {"examples": len(train), "features": train.shape[1]}
+    if train_truth is None or test is None or test_truth is None:
+        return metrics | {"oracle_knn": None, "oracle_linear": None}
+    device = train.device
+    known = (train, train_truth.to(device), test.to(device), test_truth.to(device))
+    return metrics | {"oracle_knn": knn_accuracy(*known), "oracle_linear": linear_accuracy(*known)}
+
+
+class Recommendation(NamedTuple):
+    """A number of clusters, and the comparison behind it.
+
+    Attributes:
+        clusters: The recommended number; None if the estimates are not precise enough.
+        estimates: `estimated_same_class` for each number.
+        oracle: `same_class` for each number; None without true labels.
+        silhouettes: Silhouette for each number.
+    """
 
     clusters: int | None
     estimates: dict[int, Estimate]
@@ -109,18 +173,23 @@ class Choice(NamedTuple):
     silhouettes: dict[int, float]
 
 
-def recommendation(
-    found: dict[int, Tensor], points: Tensor, excluded: Tensor, generating: Tensor | None, truth: Tensor | None
-) -> Choice:
-    """Choose a number of clusters by the truth-free estimate.
+def recommend_clusters(
+    assignments: dict[int, Tensor], points: Tensor, excluded: Tensor, transition: Tensor | None, truth: Tensor | None
+) -> Recommendation:
+    """Recommend a number of clusters, by an estimate that needs no true labels.
 
-    found: the assignment int [N] for each number; points [N, D]: the features; excluded [N, K] and generating
-    matrix as in `measure`; truth int [N] or None adds oracle figures.
+    Args:
+        assignments: The cluster of each example, int [N], for each number of clusters.
+        points: Features, [N, D].
+        excluded: Complementary labels, [N, K].
+        transition: How the labels arose, [K, K]; None: taken as uniform.
+        truth: int [N]; None: no oracle metrics.
     """
-    transition = _known(generating, excluded)
-    estimates = {k: estimated_same_class(a, excluded, transition) for k, a in found.items()}
-    oracle = None if truth is None else {k: same_class(a, truth) for k, a in found.items()}
-    return Choice(recommend(estimates), estimates, oracle, {k: silhouette(points, a) for k, a in found.items()})
+    transition = _or_uniform(transition, excluded)
+    estimates = {k: estimated_same_class(a, excluded, transition) for k, a in assignments.items()}
+    oracle = None if truth is None else {k: same_class(a, truth) for k, a in assignments.items()}
+    silhouettes = {k: silhouette(points, a) for k, a in assignments.items()}
+    return Recommendation(recommend(estimates), estimates, oracle, silhouettes)
 
 
 def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
@@ -133,29 +202,82 @@ def silhouette(points: Tensor, assignment: Tensor, sample: int = 2000) -> float:
     return float(silhouette_score(points[picked].numpy(), assignment[picked].numpy()))
 
 
-def page(config: Config, inputs: Tensor, assignment: Tensor, figures: Figures, choice: Choice | None) -> str:
-    """The report as HTML; ``inputs`` [N, ...] are shown in rows if they are images."""
-    title, grouping = f"Clusters of {config.dataset.data}", config.cluster
-    if grouping.assignments:
-        how = f"clusters from <code>{html.escape(grouping.assignments)}</code>"
-    else:
-        how = f"encoder <code>{html.escape(grouping.encoder)}</code>{', mirrored too' if grouping.mirror else ''}, "
-        how += "k-means on the neighbour graph" if grouping.clustering == "spectral" else "k-means"
-    marked = " Figures marked <em>oracle</em> need the true labels; the others do not." if figures.oracle else ""
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def as_percent(estimate: Estimate) -> str:
+    """``64.2 ± 1.3 %``; "not possible with these labels" for NaN."""
+    if math.isnan(estimate.value):
+        return "not possible with these labels"
+    return f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
+
+
+def table_rows(probes: dict[str, Any], judgements: list[dict[str, Any]]) -> list[list[str]]:
+    """The cells of a text table in percent: a column per number of clusters, a new block of rows after 7 columns.
+
+    Args:
+        probes: The result of `probe`; may be empty.
+        judgements: The result of `Judgement.to_json` for each number of clusters.
+    """
+    table = [[name, _percent(probes[key])] for key, name in PROBES.items() if probes.get(key) is not None]
+    for first in range(0, len(judgements), COLUMNS):
+        table += ([[""]] if first else []) + _block(judgements[first : first + COLUMNS])
+    width = max(map(len, table), default=0)
+    return [row + [""] * (width - len(row)) for row in table]
+
+
+def _block(judgements: list[dict[str, Any]]) -> list[list[str]]:
+    table = [["clusters", *(str(j["clusters"]) for j in judgements)]]
+    for key, name in ESTIMATED.items():
+        table.append([name, *("unknown" if j[key] is None else f"{100 * j[key]:.1f}" for j in judgements)])
+    for key, name in ORACLE.items():
+        if key in judgements[0]:
+            table.append([name, *(_percent(j[key]) for j in judgements)])
+    return table
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+# --- HTML -------------------------------------------------------------------------------------------------------------
+
+
+def page(extractor: FeatureExtractor, assignment: Tensor, judgement: Judgement, choice: Recommendation | None) -> str:
+    """The report of a clustering as an HTML page that needs no other file.
+
+    Args:
+        extractor: The examples and the configuration.
+        assignment: The cluster of each example, int [N].
+        judgement: Its metrics.
+        choice: A comparison of numbers of clusters; None: none.
+    """
+    config, inputs = extractor.config, extractor.inputs.whole()
+    title = f"Clusters of {config.dataset.data}"
+    note = " Metrics marked <em>oracle</em> need the true labels; the others do not." if judgement.oracle else ""
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f"<p>{len(assignment):,} training examples, {how}, seed {config.seed}.{marked}</p>",
-        report.table(["figure", "value"], [list(row) for row in figures.rows()]),
-        report.picture(_sizes(assignment), "Sizes of the clusters"),
+        f"<p>{len(assignment):,} training examples, {_method(extractor)}, seed {config.seed}.{note}</p>",
+        figures.table(["metric", "value"], [list(row) for row in judgement.rows()]),
+        figures.picture(_sizes(assignment), "Sizes of the clusters"),
     ]
     if choice is not None:
         parts += ["<h2>How many clusters?</h2>", _comparison(choice)]
     if inputs.ndim == 4:
-        parts += ["<h2>Examples</h2>", report.picture(_examples(inputs, assignment), "Example images of clusters")]
-    return report.page(title, parts)
+        parts += ["<h2>Examples</h2>", figures.picture(_examples(inputs, assignment), "Example images of clusters")]
+    return figures.page(title, parts)
 
 
-def _comparison(choice: Choice) -> str:
+def _method(extractor: FeatureExtractor) -> str:
+    options = extractor.config.cluster
+    if options.assignments:
+        return f"clusters from <code>{html.escape(options.assignments)}</code>"
+    mirrored = ", averaged with mirror images" if options.mirror else ""
+    what = "k-means on the neighbour graph" if options.clustering == "spectral" else "k-means"
+    return f"encoder <code>{html.escape(str(extractor.encoder))}</code>{mirrored}, {what}"
+
+
+def _comparison(choice: Recommendation) -> str:
     columns = {
         "clusters": [f"{k} (recommended)" if k == choice.clusters else str(k) for k in choice.estimates],
         "same-class partners, estimated": [as_percent(estimate) for estimate in choice.estimates.values()],
@@ -163,153 +285,33 @@ def _comparison(choice: Choice) -> str:
     if choice.oracle is not None:
         columns["the same (oracle)"] = [f"{100 * choice.oracle[k]:.1f} %" for k in choice.estimates]
     columns["silhouette"] = [f"{choice.silhouettes[k]:.3f}" for k in choice.estimates]
-    said = (
-        "The estimates are too uncertain to recommend a number; the paper uses 50."
+    reason = (
+        "The estimates are not precise enough to recommend a number; the paper uses 50."
         if choice.clusters is None
         else "Recommended: the smallest number whose estimate, made from the complementary labels alone, lies within "
         "one standard error of the best."
     )
-    table = report.table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
-    return table + f"<p>{said} More clusters are purer, but leave fewer partners in a batch.</p>"
+    table = figures.table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    return table + f"<p>{reason} More clusters are purer, but leave fewer partners in a batch.</p>"
 
 
 def _sizes(assignment: Tensor) -> Any:
-    figure, axes = report.new_figure(8, 2.2)
+    figure, axes = figures.new_figure(8, 2.2)
     size = torch.bincount(assignment).sort(descending=True).values
-    axes[0][0].bar(range(len(size)), size.tolist(), color=report.COLOURS["icm"], width=0.8)
-    axes[0][0].set_title("examples per cluster, largest first", fontsize=10, loc="left", color=report.INK)
+    axes[0][0].bar(range(len(size)), size.tolist(), color=figures.COLOURS["icm"], width=0.8)
+    axes[0][0].set_title("examples per cluster, largest first", fontsize=10, loc="left", color=figures.INK)
     return figure
 
 
 def _examples(inputs: Tensor, assignment: Tensor, rows: int = 12, columns: int = 14) -> Any:
-    """A row of images for each of up to ``rows`` clusters, spread from the largest to the smallest."""
+    """A row of images for each of up to ``rows`` clusters, from the largest to the smallest."""
     order = torch.bincount(assignment).argsort(descending=True)
     order = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
-    figure, axes = report.new_figure(0.62 * columns, 0.62 * len(order) + 0.2, rows=len(order), columns=columns)
+    figure, axes = figures.new_figure(0.62 * columns, 0.62 * len(order) + 0.2, rows=len(order), columns=columns)
     for axes_row, k in zip(axes, order.tolist(), strict=True):
         members = (assignment == k).nonzero()[:columns, 0].tolist()
         for axis in axes_row:
             axis.axis("off")
         for axis, i in zip(axes_row, members, strict=False):
-            report.show_image(axis, inputs[i].float() / 255)
+            figures.show_image(axis, inputs[i].float() / 255)
     return figure
-
-
-def encoder_report(
-    train_features: Tensor,
-    train_truth: Tensor | None,
-    test_features: Tensor | None,
-    test_truth: Tensor | None,
-    excluded: Tensor,
-    clusters: Sequence[int] = (30, 50, 90),
-    batch: int = 512,
-    seed: int = 0,
-    restarts: int = 3,
-    transition: Tensor | None = None,
-) -> tuple[dict[str, Any], dict[int, Tensor]]:
-    """Probe features, cluster them with each number of ``clusters``, and judge the clusters.
-
-    train_features [N, D], test_features [M, D]: unit vectors; truth int [N], [M]; excluded [N, K]; transition
-    [K, K]: how the labels arose (None: uniformly). Seed and restarts as in ``cll cluster``, which gives the same
-    clusters. -> (figures, JSON-able; the assignment int64 [N] for each number, on the CPU)
-    """
-    start = address(seed, "clusters")
-    found = {k: kmeans(train_features, k, start, restarts).assignment.cpu() for k in clusters}
-    figures = probe(train_features, train_truth, test_features, test_truth)
-    return figures | {"clusterings": judge(found, excluded, train_truth, transition, batch)}, found
-
-
-def probe(
-    train_features: Tensor, train_truth: Tensor | None, test_features: Tensor | None, test_truth: Tensor | None
-) -> dict[str, Any]:
-    """Accuracy of kNN (k = 200) and of a linear layer on the features: oracle figures, None where truth is missing."""
-    figures = {"examples": len(train_features), "features": train_features.shape[1]}
-    if train_truth is None or test_features is None or test_truth is None:
-        return figures | {"oracle_knn": None, "oracle_linear": None}
-    here = train_features.device
-    known = (train_features, train_truth.to(here), test_features.to(here), test_truth.to(here))
-    return figures | {"oracle_knn": knn_accuracy(*known), "oracle_linear": linear_accuracy(*known)}
-
-
-def judge(
-    found: dict[int, Tensor], excluded: Tensor, truth: Tensor | None, transition: Tensor | None, batch: int
-) -> list[dict[str, Any]]:
-    """The figures of each assignment int [N] in ``found``; the rest as in `encoder_report`."""
-    excluded, truth = excluded.cpu(), None if truth is None else truth.cpu()
-    return [_figures(a.cpu(), excluded, truth, transition, batch) for a in found.values()]
-
-
-def _figures(
-    assignment: Tensor, excluded: Tensor, truth: Tensor | None, transition: Tensor | None, batch: int
-) -> dict[str, Any]:
-    figures = measure(assignment, excluded, transition, truth, batch)
-    known = not math.isnan(figures.estimated.value)
-    plain = {name: value for name, value in dataclasses.asdict(figures).items() if name not in ("estimated", "oracle")}
-    plain["same_class_estimated"] = figures.estimated.value if known else None
-    plain["same_class_error"] = figures.estimated.error if known else None
-    if truth is None:
-        return plain
-    oracle = {f"oracle_{name}": value for name, value in (figures.oracle or {}).items()}
-    everyone = torch.zeros_like(assignment)
-    for name, group, others in (("mixup", everyone, 1), ("icm", assignment, 1), ("micm", assignment, 2)):
-        oracle[f"oracle_noise_{name}_as_coded"] = noise_as_coded(truth, excluded, group, others, min(batch, len(truth)))
-    return plain | oracle
-
-
-def noise_as_coded(truth: Tensor, excluded: Tensor, group: Tensor, others: int, batch: int, seed: int = 0) -> float:
-    """Share of noisy mixes where an example may be its own partner, as in the paper's published code.
-
-    truth, group int [N], excluded [N, K]. ``others`` partners each, drawn from its group in the batch, itself
-    included; who is alone there mixes with itself, and counts. At 50 clusters and batches of 512 a tenth of the
-    pairs are such, and never noisy, so that this is about .9 of the noise among real pairs.
-    """
-
-    def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        groups = mixing.group(group[index])
-        chosen = mixing.draw(groups, torch.arange(len(index)), others, distinct=False, generator=source)
-        return index[chosen], torch.ones(len(index), dtype=torch.bool)
-
-    return noisy_share(draw, truth, excluded, batch, passes(len(truth)), seed, "noise-as-coded")
-
-
-ESTIMATED = {
-    "same_class_estimated": "same-class partners, estimated",
-    "same_class_error": "standard error of that",
-}
-NAMES = {
-    "oracle_same_class": "same-class partners (oracle)",
-    "oracle_purity": "purity (oracle)",
-    "oracle_noise_mixup": "noisy mixes of Mixup (oracle)",
-    "oracle_noise_icm": "of ICM (oracle)",
-    "oracle_noise_micm": "of MICM (oracle)",
-    "oracle_noise_mixup_as_coded": "Mixup as coded (oracle)",
-    "oracle_noise_icm_as_coded": "ICM as coded (oracle)",
-    "oracle_noise_micm_as_coded": "MICM as coded (oracle)",
-}
-
-
-WIDE = 7  # numbers of clusters side by side: as many as fit 100 characters
-
-
-def rows(figures: dict[str, Any]) -> list[list[str]]:
-    """Names and values in percent; a column for each number of clusters, and another block of rows after `WIDE`."""
-    probes = {"oracle_knn": "kNN accuracy, k = 200 (oracle)", "oracle_linear": "linear probe accuracy (oracle)"}
-    table = [[name, _percent(figures[key])] for key, name in probes.items() if figures.get(key) is not None]
-    columns = figures["clusterings"]
-    for first in range(0, len(columns), WIDE):
-        table += ([[""]] if first else []) + _block(columns[first : first + WIDE])
-    return table
-
-
-def _block(columns: list[dict[str, Any]]) -> list[list[str]]:
-    table = [["clusters", *(str(c["clusters"]) for c in columns)]]
-    for key, name in ESTIMATED.items():
-        table.append([name, *("unknown" if c[key] is None else f"{100 * c[key]:.1f}" for c in columns)])
-    for key, name in NAMES.items():
-        if key in columns[0]:
-            table.append([name, *(_percent(c[key]) for c in columns)])
-    return table
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f}"

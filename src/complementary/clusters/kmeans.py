@@ -1,4 +1,4 @@
-"""k-means on the device: k-means++ starts, restarts, Lloyd iterations in bounded memory."""
+"""k-means on CPU or GPU: k-means++ initialisation, restarts, Lloyd iterations in bounded memory."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,13 @@ CHUNK = 65_536  # rows of distances held at a time
 
 
 class Clusters(NamedTuple):
-    """``assignment`` int64 [N], ``centres`` float32 [K, D], ``inertia``: sum of squared distances."""
+    """The result of k-means.
+
+    Attributes:
+        assignment: The cluster of each point, int64 [N].
+        centres: float32 [K, D].
+        inertia: Sum of squared distances of the points to their centres.
+    """
 
     assignment: Tensor
     centres: Tensor
@@ -20,21 +26,27 @@ class Clusters(NamedTuple):
 
 
 def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, iterations: int = 300) -> Clusters:
-    """Cluster ``points`` float [N, D] into ``clusters`` groups; the best of ``restarts`` starts.
+    """Cluster points with k-means.
 
-    Stops when the centres hardly move (1e-4 of the mean variance, as scikit-learn does), no assignment changes,
-    or after ``iterations``. Runs where ``points`` lie. Starts are
-    drawn on the CPU, so that the same seed gives the same start on every device.
+    Each restart ends when the centres hardly move (1e-4 of the mean variance, as in scikit-learn) or no assignment
+    changes. Random numbers are drawn on the CPU, so the same seed gives the same initial centres on every device.
+
+    Args:
+        points: float [N, D], on any device.
+        clusters: Number of clusters K, 1 to N.
+        seed: Determines the initial centres.
+        restarts: Number of initialisations; the result with the lowest inertia is returned.
+        iterations: Maximum number of Lloyd iterations per restart.
     """
     if not 1 <= clusters <= len(points):
         raise UserError(
-            f"{clusters} clusters were asked for, but there are {len(points)} points: use 1..{len(points)}."
+            f"clusters is {clusters}, but there are {len(points)} points; use 1 to {len(points)}.", "clusters"
         )
     if not bool(torch.isfinite(points).all()):
-        raise UserError("The points to cluster hold NaN or infinity; check the embeddings.")
+        raise UserError("The points to cluster contain NaN or infinity; check the embeddings.", "encoder")
     if restarts < 1:
-        raise UserError(f"restarts is {restarts}, but k-means needs at least 1.")
-    middle = points.float().mean(0)  # far from the origin |a|^2 - 2ab + |b|^2 would lose all its digits
+        raise UserError(f"restarts is {restarts}, but k-means needs at least 1.", "restarts")
+    middle = points.float().mean(0)  # far from the origin |a|^2 - 2ab + |b|^2 would lose all precision
     points = (points - middle).float()
     norms = points.square().sum(1)
     starts = (_start(points, norms, clusters, seed, r) for r in range(restarts))
@@ -75,7 +87,7 @@ def _lloyd(points: Tensor, norms: Tensor, centres: Tensor, iterations: int) -> C
 
 
 def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor) -> Tensor:
-    """New centres; an empty cluster moves to the point that is farthest from its own centre."""
+    """New centres [K, D]; an empty cluster moves to the point that is farthest from its centre."""
     count = torch.bincount(assignment, minlength=len(centres)).to(points.dtype)
     total = torch.zeros_like(centres).index_add_(0, assignment, points)
     empty = (count == 0).nonzero()[:, 0]
@@ -86,9 +98,15 @@ def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor
 
 
 def assign(points: Tensor, centres: Tensor, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Nearest centre of each point: points [N, D], centres [K, D] -> (int [N], squared distance [N]).
+    """Find the nearest centre of each point.
 
-    ``norms`` [N]: the points' squared lengths, if they are known already.
+    Args:
+        points: float [N, D].
+        centres: float [K, D].
+        norms: Squared lengths of the points, [N], if they are known already.
+
+    Returns:
+        The index of the nearest centre, int64 [N], and the squared distance to it, [N].
     """
     norms = points.square().sum(1) if norms is None else norms
     parts = []

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from complementary.data.dataset import Dataset, Split
 from complementary.errors import UserError
+from complementary.oracle import empirical_transition
 from complementary.reports.terminal import need
 from complementary.rng import generator
-from complementary.transitions import empirical_transition
 
 COLUMNS, ROWS = 6, 6
 IS_COLOUR, NOT_COLOUR, WRONG_COLOUR = "#2f6f9f", "#c0392b", "#e67e22"

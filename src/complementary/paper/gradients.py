@@ -52,7 +52,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from complementary import data, transitions
+from complementary import data, oracle
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.selection import resolve
@@ -350,7 +350,7 @@ def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tenso
     if most != 1:
         raise UserError(f"The gradient study draws one label per example, but here examples have up to {most}.")
     if resolve(config, dataset)[0] == "given":
-        return transitions.empirical_transition(truth, task.excluded)
+        return oracle.empirical_transition(truth, task.excluded)
     return task.transition
 
 

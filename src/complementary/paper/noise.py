@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from complementary import data
-from complementary.clusters import cache
-from complementary.clusters.assign import source_of
-from complementary.clusters.features import Source, identity
-from complementary.config import Config
+from complementary.clusters.features import FeatureExtractor, encoder_folder
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device, device_name, versions
@@ -147,7 +145,7 @@ class _Sources:
     def __init__(self, pretrain: bool, device: str) -> None:
         self.pretrain, self.device = pretrain, device
         self._sets: dict[str, Dataset | UserError] = {}
-        self._cached: dict[tuple[str, Source], bool] = {}
+        self._cached: dict[tuple[str, PretrainConfig], bool] = {}
 
     def dataset(self, config: Config) -> Dataset:
         """The data of a configuration; raises if they cannot be had, or if an encoder is missing."""
@@ -170,11 +168,10 @@ class _Sources:
         return found
 
     def _has_encoder(self, config: Config, dataset: Dataset) -> bool:
-        source = source_of(config, dataset, self.device)
-        key = (dataset.name, source)
+        wanted = FeatureExtractor(config, dataset, torch.arange(len(dataset.train))).pretraining
+        key = (dataset.name, wanted)
         if key not in self._cached:
-            found = identity(source, dataset, torch.arange(len(dataset.train)))
-            self._cached[key] = found is not None and (cache.place(found["encoder"]) / "result.json").exists()
+            self._cached[key] = (encoder_folder(wanted, dataset) / "result.json").exists()
         return self._cached[key]
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from complementary.clusters.assign import read_assignment
 from complementary.config import AS_CODED, Config
 from complementary.data import TABLE
 from complementary.long_tail import class_sizes
@@ -153,6 +154,4 @@ def _fixed(config: Config) -> bool:
 
 
 def _length(path: Path) -> int:
-    from complementary.clusters import assignments
-
-    return len(assignments.read(path)[0])
+    return len(read_assignment(path)[0])

@@ -15,12 +15,8 @@ from torch import Tensor
 
 from complementary import files
 from complementary.clusters import cache
-from complementary.clusters.assign import source_of
-from complementary.clusters.features import embed, embed_test, find_body
-from complementary.config import Config
-from complementary.data import Dataset
-from complementary.encoders.backbone import describe, features, load_body
-from complementary.encoders.spec import EncoderSpec
+from complementary.clusters.features import FeatureExtractor
+from complementary.encoders.backbone import describe, extract_features, load_encoder
 from complementary.errors import UserError
 from complementary.networks import Network
 
@@ -38,7 +34,7 @@ class FrozenEncoder:
     def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
         """Images uint8 [N, C, H, W] -> features float32 [N, D], on the device."""
         mean, std = self.mean.to(device), self.std.to(device)
-        return features(self.body.to(device), images, mean, std, mirror=self.mirror)
+        return extract_features(self.body.to(device), images, mean, std, mirror=self.mirror)
 
     @functools.cached_property
     def mark(self) -> Tensor:
@@ -56,10 +52,10 @@ class FrozenEncoder:
         record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
         record |= describe(self.body) | ({"mirror": True} if self.mirror else {})
         tensors = self._tensors()
-        name = cache.named("lens", record | {"weights": files.fingerprint(tensors, "")})
-        shared = cache.place(f"{name}.safetensors")
+        name = cache.stage_name("lens", record | {"weights": files.fingerprint(tensors, "")})
+        shared = cache.stage_path(f"{name}.safetensors")
         try:
-            with cache.alone(name, "keeping the same encoder"):
+            with cache.stage_lock(name, "storing the same encoder"):
                 shared.parent.mkdir(parents=True, exist_ok=True)
                 if not shared.exists():
                     files.write_checkpoint(shared, tensors, record)
@@ -73,7 +69,7 @@ class FrozenEncoder:
         """The one that `write` kept."""
         record = files.read_record(path)
         shape = tuple(record.get("shape", ()))
-        body = load_body(path, shape)  # says so if the file is not whole
+        body = load_encoder(path, shape)  # says so if the file is not whole
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
         return FrozenEncoder(body, shape, mean, std, record.get("mirror", False))
 
@@ -92,29 +88,15 @@ class Seen(NamedTuple):
     lens: FrozenEncoder | None = None
 
 
-def check(config: Config, dataset: Dataset) -> None:
-    """Raise if the configuration wants features that nothing can make."""
-    encoder = EncoderSpec.parse(config.cluster.encoder)
-    if config.dataset.inputs == "raw":
-        return
-    if dataset.train.inputs.ndim != 4:
-        raise UserError(f"The set {dataset.name} holds vectors, and --inputs features needs images; leave it out.")
-    if not encoder.is_network:
-        raise UserError(
-            f"--inputs features needs an encoder, which the --encoder {encoder} is not; use simsiam, run:FOLDER or "
-            "file:WEIGHTS. (Vectors computed elsewhere are inputs themselves: give them as --data FILE.npz.)"
-        )
-
-
-def look(config: Config, dataset: Dataset, chosen: Tensor, device: str = "auto") -> Seen:
-    """The training examples at ``chosen`` int [M] and all test examples, as ``--inputs`` wants them."""
+def look(extractor: FeatureExtractor) -> Seen:
+    """The training examples and all test examples of a run, as the option ``inputs`` says."""
+    config, dataset, chosen = extractor.config, extractor.dataset, extractor.chosen
     mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
     if config.dataset.inputs == "raw":
         return Seen(dataset.train.inputs, chosen, None if dataset.test is None else dataset.test.inputs, mean, std)
-    source = source_of(config, dataset, device)
-    vectors = embed(source, dataset, chosen)
-    lens = FrozenEncoder(find_body(source, dataset), tuple(dataset.train.inputs.shape[1:]), mean, std, source.mirror)
+    vectors, shape = extractor.train, tuple(dataset.train.inputs.shape[1:])
+    lens = FrozenEncoder(extractor.backbone(), shape, mean, std, extractor.mirror)
     spread = vectors.std(0)
     spread = torch.where(spread > 1e-8, spread, 1.0)
     places = torch.arange(len(vectors))
-    return Seen(vectors, places, embed_test(source, dataset), vectors.mean(0), spread, lens)
+    return Seen(vectors, places, extractor.test(), vectors.mean(0), spread, lens)

@@ -1,46 +1,63 @@
-"""From a configuration to the tensors that training sees: examples, labels, clusters, what is held out.
+"""From a configuration and a dataset to the tensors of a training: examples, labels, clusters, inputs, validation split.
 
-True labels stop here. What leaves for training is a `Task`; figures that needed truth are in its
-``facts`` under names that begin with ``oracle``.
+True labels stop here, except those of oracle mixers and of the test set. Metrics that need them are in the
+``data_summary`` of a task, under names that begin with ``oracle``.
 """
 
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from complementary import data, mixing, oracle
-from complementary.clusters.assign import group_of
+from complementary.clusters.assign import clusters_of
+from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import matrices, supervise, truth_of
+from complementary.data.selection import require_truth, select, transition_matrices
+from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.mixing import GroupMixup, Pool
 from complementary.rng import address, generator
-from complementary.training.frozen import FrozenEncoder, check, look
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that a training run needs. Inputs may stay where they are, in a memory map; the rest is on one device.
+    """Everything that a training needs. N training and V validation examples, K classes.
 
-    train [N, ...], excluded uint8 [N, K], group int64 [N] or None: the training examples. held,
-    held_excluded: those that choose the epoch. test_inputs, test_truth: evaluation only. transition [K, K]:
-    how labels arise, as far as is known without truth. loss_transition: what fwd is given. lens: where inputs are
-    features, what made them.
+    Attributes:
+        classes: Names of the classes.
+        train: Inputs of the training examples, [N, ...]; they may stay in a memory map.
+        train_index: Their positions in the training split of the dataset, int64 [N], on the CPU.
+        excluded: Their complementary labels, uint8 [N, K].
+        cluster: What they are mixed within, int64 [N]; None: anything.
+        validation: Inputs of the validation split, which selects the epoch, [V, ...].
+        validation_index: Their positions in the training split of the dataset, int64 [V], on the CPU.
+        validation_excluded: Their complementary labels, uint8 [V, K].
+        test_inputs: Inputs of the test set, [T, ...]; for evaluation only.
+        test_truth: Their true labels, int64 [T].
+        mean: Mean of the inputs, per channel [C] or feature [D].
+        std: Standard deviation of the inputs, as ``mean``.
+        flip: Whether horizontal flips keep the class.
+        transition: How labels arise, as far as is known without true labels, [K, K].
+        loss_transition: The matrix that the loss fwd is given, [K, K]; it may be an oracle.
+        encoder: The encoder that computed the inputs, if they are features.
+        data_summary: What the result reports about the data.
     """
 
     classes: tuple[str, ...]
     train: Rows
+    train_index: Tensor
     excluded: Tensor
-    group: Tensor | None
-    held: Rows
-    held_excluded: Tensor
+    cluster: Tensor | None
+    validation: Rows
+    validation_index: Tensor
+    validation_excluded: Tensor
     test_inputs: Tensor | None
     test_truth: Tensor | None
     mean: Tensor
@@ -48,18 +65,13 @@ class Task:
     flip: bool
     transition: Tensor
     loss_transition: Tensor
-    lens: FrozenEncoder | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    encoder: FrozenEncoder | None = None
+    data_summary: dict[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def inputs(self) -> Tensor:
-        """The training examples as one tensor [N, ...]: a copy, where they are some rows of a larger set."""
+        """The training inputs as one tensor [N, ...]: a copy, if they are some rows of a larger tensor."""
         return self.train.whole()
-
-    @functools.cached_property
-    def held_inputs(self) -> Tensor:
-        """Those held out as one tensor, likewise."""
-        return self.held.whole()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,112 +79,174 @@ class Task:
         return tuple(self.train.shape[1:])
 
     def to(self, device: torch.device, inputs: bool = True) -> "Task":
-        """The same task with every tensor on ``device``; ``inputs=False`` leaves the inputs where they are."""
-        stay = () if inputs else ("train", "held", "test_inputs")
+        """The task with its tensors on ``device``; ``inputs=False`` leaves the inputs where they are."""
+        stay = {"train_index", "validation_index"} | (set() if inputs else {"train", "validation", "test_inputs"})
         parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in stay}
         moved: dict[str, Any] = {k: v.to(device) for k, v in parts.items() if isinstance(v, Tensor | Rows)}
         return dataclasses.replace(self, **moved)
 
     def shard(self, processes: ProcessGroup) -> "Task":
-        """One process's part of the training examples; what is held out and tested is for process 0 alone."""
-        if processes.size == 1:
+        """The part of one process. Only rank 0 keeps the validation split and the test set."""
+        if processes.world_size == 1:
             return self
-        part, group = processes.part(), self.group
-        kept: dict[str, Any] = {} if processes.is_main else {"held": self.held.take(slice(0)), "test_inputs": None}
-        kept |= {"train": self.train.take(part), "excluded": self.excluded[part].contiguous()}
-        return dataclasses.replace(self, group=None if group is None else group[part].contiguous(), **kept)
+        part, cluster = processes.shard(), self.cluster
+        changed: dict[str, Any] = {"train": self.train.take(part), "train_index": self.train_index[part]}
+        changed |= {"excluded": self.excluded[part].contiguous()}
+        changed |= {"cluster": None if cluster is None else cluster[part].contiguous()}
+        changed |= {} if processes.is_main else {"validation": self.validation.take(slice(0)), "test_inputs": None}
+        return dataclasses.replace(self, **changed)
 
-
-def prepare(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Task:
-    """Load the data (or take ``dataset``), draw labels, cluster, hold out. ``device``: where an encoder works."""
-    dataset = dataset or data.load(config.dataset.data)
-    check(config, dataset)
-    classes = len(dataset.classes)
-    chosen, generating, excluded = supervise(config, dataset)
-    truth = None if dataset.train.truth is None else dataset.train.truth[chosen]
-    transition, loss_transition = matrices(config, truth, excluded, generating)
-    group = group_of(config, dataset, chosen, device)
-    seen = look(config, dataset, chosen, device)
-    train, held = hold_out(len(chosen), config.dataset.holdout, config.seed)
-    if len(train) < config.training.batch:
-        raise UserError(
-            f"There are {len(train)} training examples ({len(held)} more are held out), fewer than one batch of "
-            f"{config.training.batch}; set batch (--batch) to {max(2, len(train))} or less."
+    def with_images(self, dataset: Dataset) -> "Task":
+        """The same task with the images of the dataset as inputs, instead of their features."""
+        inputs = dataset.train.inputs
+        return dataclasses.replace(
+            self,
+            train=rows_of(inputs, self.train_index),
+            validation=rows_of(inputs, self.validation_index),
+            test_inputs=None if self.test_truth is None or dataset.test is None else dataset.test.inputs,
+            mean=torch.tensor(dataset.mean),
+            std=torch.tensor(dataset.std),
+            encoder=None,
         )
+
+
+def build_task(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Task:
+    """Build the task of a configuration.
+
+    Args:
+        config: The configuration.
+        dataset: The dataset; None: the one that the configuration names.
+        device: Where an encoder computes.
+    """
+    dataset = dataset or data.load(config.dataset.data)
+    index, generating, excluded = select(config, dataset)
+    train, validation = validation_split(len(index), config.dataset.holdout, config.seed)
+    _check_batch(config, len(train), len(validation))
+    truth = None if dataset.train.truth is None else dataset.train.truth[index]
+    transition, loss_transition = transition_matrices(config, truth, excluded, generating)
+    extractor = FeatureExtractor(config, dataset, index, device)
+    inputs = _inputs(extractor)
+    cluster = _cluster(extractor, truth)
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
     task = Task(
         classes=dataset.classes,
-        train=rows_of(seen.source, seen.places[train]),
+        train=rows_of(inputs.source, inputs.index[train]),
+        train_index=index[train],
         excluded=excluded[train],
-        group=None if group is None else group[train],
-        held=rows_of(seen.source, seen.places[held]),
-        held_excluded=excluded[held],
-        test_inputs=None if test is None else seen.test,
+        cluster=None if cluster is None else cluster[train],
+        validation=rows_of(inputs.source, inputs.index[validation]),
+        validation_index=index[validation],
+        validation_excluded=excluded[validation],
+        test_inputs=None if test is None else inputs.test,
         test_truth=None if test is None else test.truth,
-        mean=seen.mean,
-        std=seen.std,
+        mean=inputs.mean,
+        std=inputs.std,
         flip=dataset.flip,
         transition=transition,
         loss_transition=loss_transition,
-        lens=seen.lens,
+        encoder=inputs.encoder,
     )
-    return dataclasses.replace(task, facts=_facts(config, task, None if truth is None else truth[train], classes))
+    return dataclasses.replace(task, data_summary=_summarize(config, task, None if truth is None else truth[train]))
 
 
-def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Split 0 .. count - 1 at random -> (train int [.], held-out int [.]), each in order."""
+def validation_split(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Split 0 .. count - 1 at random into training and validation examples, int [N] and int [V], each in order."""
     order = torch.randperm(count, generator=generator(seed, "holdout"))
     held = round(share * count)
     return order[held:].sort().values, order[:held].sort().values
 
 
 def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
-    """The true labels of a task's training examples, int [N]: for oracle pictures and studies only."""
+    """True labels of the training examples of a task, int [N]; for oracle metrics and studies only."""
     dataset = dataset or data.load(config.dataset.data)
-    chosen, _, _ = supervise(config, dataset)
-    train, _ = hold_out(len(chosen), config.dataset.holdout, config.seed)
-    return truth_of(dataset, "an oracle study")[chosen][train]
+    index = select(config, dataset).index
+    train, _ = validation_split(len(index), config.dataset.holdout, config.seed)
+    return require_truth(dataset, "an oracle study")[index][train]
 
 
-def build_mixer(config: Config, task: Task, load: Any) -> GroupMixup | None:
-    """The mixer of this configuration; ``load`` serves its pool if partners come from the whole set."""
+def _check_batch(config: Config, train: int, validation: int) -> None:
+    if train < config.training.batch:
+        raise UserError(
+            f"There are {train} training examples (and {validation} in the validation split), fewer than one batch of "
+            f"{config.training.batch}; use a batch of {max(2, train)} or less.",
+            "batch",
+        )
+
+
+# --- inputs and clusters ------------------------------------------------------------------------------------------
+
+
+class _Inputs(NamedTuple):
+    """What the network is trained on: rows ``index`` int [M] of ``source`` [., ...], and the test set [T, ...]."""
+
+    source: Tensor
+    index: Tensor
+    test: Tensor | None
+    mean: Tensor
+    std: Tensor
+    encoder: FrozenEncoder | None = None
+
+
+def _inputs(extractor: FeatureExtractor) -> _Inputs:
+    """The raw inputs, or standardized features of the encoder, as the option ``inputs`` says."""
+    dataset = extractor.dataset
+    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    if extractor.config.dataset.inputs == "raw":
+        test = None if dataset.test is None else dataset.test.inputs
+        return _Inputs(dataset.train.inputs, extractor.chosen, test, mean, std)
+    features, shape = extractor.train, tuple(dataset.train.inputs.shape[1:])
+    encoder = FrozenEncoder(extractor.backbone(), shape, mean, std, extractor.mirror)
+    spread = features.std(0)
+    spread = torch.where(spread > 1e-8, spread, 1.0)
+    return _Inputs(features, torch.arange(len(features)), extractor.test(), features.mean(0), spread, encoder)
+
+
+def _cluster(extractor: FeatureExtractor, truth: Tensor | None) -> Tensor | None:
+    """What examples are mixed within: clusters or, for oracles, true classes, int64 [M]; None: anything."""
+    config = extractor.config
+    if config.mixed_within == "clusters":
+        return clusters_of(extractor)
+    if config.mixed_within == "truth" and truth is None:
+        name = extractor.dataset.name
+        raise UserError(f"{config.mixing.mix} needs true labels, but the dataset {name} has none; use icm.", "mix")
+    return truth if config.mixed_within == "truth" else None
+
+
+def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | None:
+    """The mixer of a configuration.
+
+    Args:
+        config: The configuration.
+        task: Its excluded classes and clusters are used if partners come from the whole dataset.
+        load: Loads such partners, as `Trainer.load` does.
+    """
     m, v = config.mixing, config.variant
-    if m.mix == "none":
-        return None
-    options: dict[str, Any] = {
-        name: getattr(v, name) for name in ("partner", "lam", "label_weights", "alone", "share")
-    } | {"alpha": m.alpha}
+    options: dict[str, Any] = {n: getattr(v, n) for n in ("partner", "lam", "label_weights", "alone", "share")}
     options |= {"anchor": v.anchor, "constant": v.constant} if m.mix == "micm" else {}
     options |= {"same_class": v.same_class} if m.mix == "extra-class" else {}
-    mixer = mixing.build(m.mix, **options)
+    mixer = None if m.mix == "none" else mixing.build(m.mix, alpha=m.alpha, **options)
     if mixer is not None and v.partners_from == "dataset":
-        ids = mixer.groups(task.excluded, task.group)
-        mixer = dataclasses.replace(mixer, pool=Pool(mixing.group(ids), load))
+        groups = mixing.group(mixer.groups(task.excluded, task.cluster))
+        return dataclasses.replace(mixer, pool=Pool(groups, load))
     return mixer
 
 
-def _facts(config: Config, task: Task, truth: Tensor | None, classes: int) -> dict[str, Any]:
-    """What a reader of the result wants to know of the data; the oracle part needs truth."""
-    facts: dict[str, Any] = {
+def _summarize(config: Config, task: Task, truth: Tensor | None) -> dict[str, Any]:
+    """What the result reports about the data; ``truth`` int [N] adds oracle metrics."""
+    oracle_loss = config.training.transition == "oracle" and config.training.loss == "fwd"
+    summary: dict[str, Any] = {
         "examples": len(task.train),
-        "held_out": len(task.held),
+        "held_out": len(task.validation),
         "label_counts": task.excluded.sum(0).tolist(),
-        "uses_oracle": config.training.transition == "oracle" or _source(config) == "truth",
+        "uses_oracle": oracle_loss or config.mixed_within == "truth",
     }
     if truth is None:
-        return facts
-    mixer = build_mixer(config, task, None)
-    facts["oracle_class_counts"] = torch.bincount(truth, minlength=classes).tolist()
-    facts["oracle_label_noise"] = float((task.excluded[torch.arange(len(truth)), truth] > 0).double().mean())
-    facts["oracle_noise_ratio"] = 0.0 if mixer is None else _noise_ratio(config, task, mixer, truth)
-    return facts
-
-
-def _noise_ratio(config: Config, task: Task, mixer: GroupMixup, truth: Tensor) -> float:
-    batch, seed = config.training.batch, address(config.seed, "noise")
-    return oracle.noise_ratio(mixer, truth, task.excluded, task.group, batch, seed)
-
-
-def _source(config: Config) -> str:
-    maker = mixing.MIXERS[config.mixing.mix]
-    return "none" if maker is None else maker.source
+        return summary
+    mixer, batch, seed = build_mixer(config, task), config.training.batch, address(config.seed, "noise")
+    noise = 0.0 if mixer is None else oracle.noise_ratio(mixer, truth, task.excluded, task.cluster, batch, seed)
+    wrong = task.excluded[torch.arange(len(truth)), truth] > 0
+    return summary | {
+        "oracle_class_counts": torch.bincount(truth, minlength=len(task.classes)).tolist(),
+        "oracle_label_noise": float(wrong.double().mean()),
+        "oracle_noise_ratio": noise,
+    }
