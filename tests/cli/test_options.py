@@ -12,7 +12,7 @@ from complementary.cli.train import Train
 from complementary.config import Config, PretrainConfig, options_of, to_toml
 from complementary.errors import UserError
 
-FLAG = re.compile(r"^│ (?:-h, )?(--[a-z-]+)", re.MULTILINE)
+FLAG = re.compile(r"^\W{0,4}(?:-h, )?(--[a-z][a-z-]*)", re.MULTILINE)  # the border of tyro's boxes depends on the terminal
 
 
 @pytest.fixture
@@ -144,7 +144,8 @@ def test_help_shows_at_most_30_options(cll, command):
 def test_help_all_shows_every_option(cll, command, config, options):
     status, out, _ = cll(command, "--help-all")
     assert status == 0
-    names = {*options_of(config), *(f.name for f in fields(options)) - {f.name for f in fields(config)}}
+    names = {f.name for f in fields(options)} - {f.name for f in fields(config)} | set(options_of(config))
+    names = {"as_coded" if name == "published_code" else name for name in names}
     assert {f"--{name.replace('_', '-')}" for name in names} | {"--help"} == set(FLAG.findall(out))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tyro
 
-from complementary.cli.options import OptionalInt, OptionalPath
+from complementary.cli.options import OptionalInt, OptionalPath, parse
 from complementary.cli.sweep import Execution, run_cells
 from complementary.errors import UserError, require
 from complementary.files import atomic_write
@@ -18,9 +18,9 @@ from complementary.paper.render import not_run, render
 from complementary.paper.store import STORES, Amount, Results, cells_of, export
 from complementary.paper.studies import RUNNERS, Study, study
 from complementary.reports.figures import png
-from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import parse_where
+from complementary.sweeps.sweep import SweepFolder
 
 USAGE = """usage: cll paper list                  every table and figure of the paper, by name
        cll paper NAME [options]        run a study, or what is missing of it, then show it
@@ -173,9 +173,9 @@ def main(arguments: list[str]) -> None:
         print(USAGE if rest else overview.listing())
     elif name in verbs:
         kind, act = verbs[name]
-        act(tyro.cli(kind, args=rest, prog=f"cll paper {name}"))
+        act(parse(kind, rest, f"cll paper {name}"))
     else:
-        run(tyro.cli(RunOptions, args=arguments, prog="cll paper"))
+        run(parse(RunOptions, arguments, "cll paper"))
 
 
 def run(options: RunOptions) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from complementary.cli.options import OptionalPath
+from complementary.cli.options import OptionalPath, parse
 from complementary.files import atomic_write
 from complementary.reports.tables import counted
 from complementary.sweeps.results import Query, option_name, parse_where, read_results, render, summarize
@@ -45,7 +45,7 @@ class Report:
 
 def main(arguments: list[str]) -> None:
     """The command ``cll report``."""
-    options = tyro.cli(Report, args=arguments, prog="cll report")
+    options = parse(Report, arguments, "cll report")
     rows, columns, by = (tuple(map(option_name, names)) for names in (options.rows, options.columns, options.by))
     query = Query(parse_where(options.where), rows, columns, by, options.value)
     results = read_results(options.paths, options.skip_damaged)
