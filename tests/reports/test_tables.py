@@ -2,81 +2,61 @@ import statistics
 
 import pytest
 
-from complementary.reports.tables import FORMATS, caption, pivot
-from complementary.sweeps.results import Answer, Group, Question, Spread
+from complementary.reports import tables
+from complementary.reports.tables import Spread, Table
 
-VALUES = {("s-nl", "none"): 0.19, ("s-nl", "micm"): 0.13, ("dm", "none"): 0.07, ("dm", "micm"): 0.01}
-
-
-def answer(question, **more):
-    """Three seeds each, one percent apart, at two long tails."""
-    groups = []
-    for (loss, mix), mean in VALUES.items():
-        for tail in (2.0, 10.0):
-            keys = {"loss": loss, "mix": mix, "long_tail": tail}
-            spreads = {"accuracy_last": Spread.of([mean - 0.01, mean, mean + 0.01]), **more}
-            groups.append(Group({name: keys[name] for name in question.keys}, spreads))
-    return Answer(question, groups)
+TABLE = Table("long_tail = 2", ["loss", "a|b", "micm"], [["s-nl", "19.00 ± 1.00 (3)", "13"], ["dm", "", "1"]], 1)
 
 
-def test_text():
-    where = {"long_tail": [10.0]}
-    assert FORMATS["text"](answer(Question(where, ("loss",), ("mix",)))) == (
-        "accuracy_last: mean ± standard deviation (number of seeds), in percent; long_tail = 10\n\n"
-        "loss              none              micm\n"
-        "----------------------------------------\n"
-        "s-nl  19.00 ± 1.00 (3)  13.00 ± 1.00 (3)\n"
-        "dm     7.00 ± 1.00 (3)   1.00 ± 1.00 (3)\n"
+def test_spread_is_mean_and_sample_deviation():
+    values = [0.18, 0.19, 0.23]
+    assert Spread.of(values) == Spread(statistics.fmean(values), statistics.stdev(values), 3)
+    assert Spread.of([0.5]) == Spread(0.5, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("spread", "percent", "shown"),
+    [
+        (Spread(0.1234567, 0.01, 3), True, "12.35 ± 1.00 (3)"),
+        (Spread(0.5, None, 1), True, "50.00 (1)"),
+        (Spread(1234.567, 0.5, 3), False, "1235 ± 0.5 (3)"),
+        (None, True, ""),
+    ],
+)
+def test_show_spread(spread, percent, shown):
+    assert tables.show_spread(spread, percent) == shown
+
+
+def test_text_aligns_keys_left_and_numbers_right():
+    assert tables.text("heading", [TABLE]) == (
+        "heading\n\n"
+        "long_tail = 2\n"
+        "loss               a|b  micm\n"
+        "----------------------------\n"
+        "s-nl  19.00 ± 1.00 (3)    13\n"
+        "dm                         1\n"
     )
 
 
-def test_markdown_with_a_table_for_each_value_of_by():
-    text = FORMATS["markdown"](answer(Question({}, ("loss", "mix"), (), ("long_tail",))))
-    assert (
-        "**long_tail = 2**\n\n| loss | mix | accuracy_last |\n|---|---|---:|\n| s-nl | none | 19.00 ± 1.00 (3) |"
-        in text
+def test_markdown_has_titles_and_escapes_bars():
+    assert tables.markdown("heading", [TABLE]) == (
+        "heading\n\n**long_tail = 2**\n\n"
+        "| loss | a\\|b | micm |\n|---|---:|---:|\n| s-nl | 19.00 ± 1.00 (3) | 13 |\n| dm |  | 1 |\n"
     )
-    assert "**long_tail = 10**" in text
 
 
-def test_latex_escapes_and_has_as_many_cells_in_every_row():
-    text = FORMATS["latex"](answer(Question({}, ("long_tail", "loss"), ("mix",))))
-    assert r"long\_tail & loss & none & micm \\" in text
-    assert r"19.00 $\pm$ 1.00 (3)" in text
-    assert r"\begin{tabular}{llrr}" in text
-    assert {line.count("&") for line in text.splitlines() if line.endswith(r"\\")} == {3}
+def test_latex_escapes_and_has_equally_many_cells_in_every_row():
+    text = tables.latex("heading", [Table("", ["long_tail", "icm"], [["10 %", "19.00 ± 1.00 (3)"], ["~", "^"]], 1)])
+    assert r"long\_tail & icm \\" in text
+    assert r"10 \% & 19.00 $\pm$ 1.00 (3) \\" in text
+    assert r"\begin{tabular}{lr}" in text
+    assert {line.count("&") for line in text.splitlines() if line.endswith(r"\\")} == {1}
 
 
-def test_csv_is_exact():
-    lines = FORMATS["csv"](answer(Question({}, ("loss",), ("mix", "long_tail")))).splitlines()
-    assert lines[0] == "loss,mix,long_tail,value,mean,std,n"
-    *keys, name, mean, deviation, count = lines[1].split(",")
-    values = [0.18, 0.19, 0.20]
-    assert (keys, name, count) == (["s-nl", "none", "2"], "accuracy_last", "3")
-    assert float(mean) == statistics.fmean(values)
-    assert float(deviation) == pytest.approx(statistics.stdev(values), rel=1e-12)
+def test_csv_keeps_full_precision():
+    lines = tables.csv(["loss", "mean"], [["s-nl", 0.1 + 0.2], ["d,m", None]]).splitlines()
+    assert lines == ["loss,mean", f"s-nl,{0.1 + 0.2!r}", '"d,m",']
 
 
-def test_cells_that_were_not_run_stay_blank_and_rows_without_any_are_left_out():
-    groups = [
-        Group({"loss": loss, "mix": mix, "alpha": alpha}, {"accuracy_last": Spread(0.5, None, 1)})
-        for loss, mix, alpha in [("dm", "icm", 0.1), ("dm", "none", 0.4), ("s-nl", "icm", 0.1)]
-    ]
-    plain, mixed = pivot(Answer(Question({}, ("loss",), ("alpha",), ("mix",)), _reordered(groups)))
-    assert plain.header == ["loss", "0.1", "0.4"]
-    assert plain.rows == [["dm", "", "50.00 (1)"]]
-    assert mixed.rows == [["s-nl", "50.00 (1)", ""], ["dm", "50.00 (1)", ""]]
-
-
-def _reordered(groups):
-    """With keys in the order by, rows, columns."""
-    names = ("mix", "loss", "alpha")
-    return [Group({name: group.keys[name] for name in names}, group.spreads) for group in groups]
-
-
-def test_several_values_stand_side_by_side_and_only_fractions_are_percent():
-    question = Question({}, ("loss", "long_tail"), ("mix",), value=("accuracy_last", "train_seconds"))
-    (table,) = pivot(answer(question, train_seconds=Spread(12.0, 0.5, 3)))
-    assert table.header[2:4] == ["none, accuracy_last", "none, train_seconds"]
-    assert table.rows[0][2:4] == ["19.00 ± 1.00 (3)", "12 ± 0.5 (3)"]
-    assert "percent" not in caption(question)
+def test_counted():
+    assert [tables.counted(n, "seed") for n in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]

@@ -1,3 +1,5 @@
+"""Tasks here are named by strings instead of cells; what they do is up to `Work`."""
+
 import multiprocessing.util
 import os
 import signal
@@ -11,27 +13,84 @@ import pytest
 import torch
 
 from complementary.engine import backend
-from complementary.sweeps.executors import Task
 from complementary.sweeps.local import LocalExecutor, cores, devices
+
+slow = pytest.mark.slow  # several processes, each of which imports torch
 
 
 @dataclass(frozen=True)
-class Remember:
-    """Adds a line to a file: the process, its threads, its device; then does as told."""
+class Named:
+    """What an executor reads from a cell."""
 
-    file: Path
-    then: str = "return"
+    name: str
 
-    def __call__(self, device):
-        with self.file.open("a") as file:
-            file.write(f"{os.getpid()} {torch.get_num_threads()} {device}\n")
-        if self.then == "die once" and len(self.file.read_text().splitlines()) == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.then == "linger":
-            time.sleep(60)
-        if self.then == "die":
+    @property
+    def key(self):
+        return self.name
+
+
+@dataclass(frozen=True)
+class Work:
+    """Adds a line to the file of the task: process, lane, threads. Then it waits for files and acts by its name.
+
+    ``after``: names of other tasks whose files must exist first.
+    """
+
+    folder: Path
+    after: tuple[str, ...] = ()
+
+    def __call__(self, cells, device):
+        (task,) = cells
+        file = self.folder / task.name
+        with file.open("a") as opened:
+            opened.write(f"{os.getpid()} {backend._LANE.number} {torch.get_num_threads()}\n")
+        first = len(file.read_text().splitlines()) == 1
+        if not appear(self.folder / name for name in self.after):
+            return {task.name: f"{self.after} did not start"}
+        if "tidy" in task.name:
+            multiprocessing.util.Finalize(None, (self.folder / "tidied").touch, exitpriority=1)
+        if "deadly" in task.name or ("dies once" in task.name and first):
             os._exit(3)
-        return {"a": "a sentence"} if self.then == "fail" else {}
+        if "lingers" in task.name and first:
+            time.sleep(60)
+        if "raises" in task.name:
+            raise EOFError("a bug")
+        return {task.name: "an error"} if "fails" in task.name else {}
+
+
+def appear(paths, seconds=30):
+    """Wait until all files hold a line -> whether they do."""
+    deadline, paths = time.monotonic() + seconds, list(paths)
+    while not (there := all(path.exists() and path.read_text().endswith("\n") for path in paths)):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return there
+
+
+def lines(file):
+    """What a task wrote: rows of (process, lane, threads)."""
+    return [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts an executor; it is closed after the test."""
+    started = []
+
+    def make(count=1, after=(), **options):
+        started.append(LocalExecutor(Work(tmp_path, after), ["cpu"] * count, **options))
+        return started[-1]
+
+    yield make
+    for executor in started:
+        executor.close()
+
+
+def submit(executor, *names):
+    for name in names:
+        assert executor.free
+        executor.submit(name, [Named(name)])
 
 
 def finish(executor, count):
@@ -40,201 +99,137 @@ def finish(executor, count):
         assert time.monotonic() < deadline, f"only {[end.key for end in ended]} ended"
         ended += executor.wait(1.0)
     assert executor.wait(0) == []
-    return {end.key: end for end in ended}
+    return {end.key: end.errors for end in ended}
 
 
-@dataclass(frozen=True)
-class TidyUp:
-    """Has a file written when its process ends by itself."""
-
-    file: Path
-
-    def __call__(self, device):
-        multiprocessing.util.Finalize(None, self.file.touch, exitpriority=1)
-        return {}
+@slow
+def test_tasks_end_once_each_and_dead_processes_are_replaced(start, tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    executor, found = start(retries=1), {}
+    for name in ("returns", "fails", "dies once", "deadly", "returns again"):
+        submit(executor, name)
+        assert not executor.free
+        found |= finish(executor, 1)
+    executor.close()
+    assert "2 times" in found["deadly"].pop("deadly")
+    assert found == {"returns": {}, "fails": {"fails": "an error"}, "dies once": {}, "deadly": {}, "returns again": {}}
+    assert [r.message.partition(":")[0] for r in caplog.records] == ["dies once", "deadly"]
+    written = {name: lines(tmp_path / name) for name in found}
+    assert [len(rows) for rows in written.values()] == [1, 1, 2, 2, 1]
+    assert written["returns"] == written["fails"]  # the same process
+    assert written["returns"][0][2] == cores()
+    with pytest.raises(ProcessLookupError):
+        os.kill(written["returns again"][0][0], 0)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_a_process_that_has_nothing_to_do_ends_by_itself(tmp_path, lanes):
-    executor = LocalExecutor(["cpu"], lanes=lanes)
-    executor.submit(Task("a", TidyUp(tmp_path / "tidy")))
+def test_idle_processes_exit_by_themselves(start, tmp_path, lanes):
+    executor = start(lanes=lanes)
+    submit(executor, "tidy")
     finish(executor, 1)
     executor.close()
-    assert (tmp_path / "tidy").exists()
+    assert (tmp_path / "tidied").exists()
 
 
-def test_tasks_end_once_each_and_dead_processes_are_replaced(tmp_path, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    executor, deaths = LocalExecutor(["cpu"], retries=1), []
-    executor.on_death = lambda *told: deaths.append(told)
+def test_output_of_processes_goes_to_their_log(tmp_path, capfd):
+    executor = LocalExecutor(Work(tmp_path), ["cpu"], retries=0, logs=tmp_path)
     try:
-        found = {}
-        for then in ("return", "fail", "die once", "die", "return again"):
-            assert executor.free
-            executor.submit(Task(then, Remember(tmp_path / then, then)))
-            assert not executor.free
-            found |= finish(executor, 1)
+        submit(executor, "raises")
+        finish(executor, 1)
     finally:
         executor.close()
-    assert {key: (end.failures, end.lost) for key, end in found.items()} == {
-        "return": ({}, ""),
-        "fail": ({"a": "a sentence"}, ""),
-        "die once": ({}, ""),
-        "die": ({}, "Its process died 2 times, at last by exit status 3."),
-        "return again": ({}, ""),
-    }
-    assert deaths == [  # not of the last, which is how the task ended
-        ("die once", "Its process died by SIGKILL; a new one takes it up."),
-        ("die", "Its process died by exit status 3; a new one takes it up."),
-    ]
-    lines = {name: (tmp_path / name).read_text().splitlines() for name in found}
-    assert {name: len(told) for name, told in lines.items()} == dict.fromkeys(found, 1) | {"die once": 2, "die": 2}
-    assert lines["return"] == lines["fail"]  # the same process
-    assert lines["return"][0].split()[1:] == [str(cores()), "cpu"]
-    pid = int(lines["return again"][0].split()[0])
-    with pytest.raises(ProcessLookupError):  # closed means gone
-        os.kill(pid, 0)
+    assert "EOFError: a bug" in (tmp_path / "worker-0.log").read_text()
+    assert capfd.readouterr() == ("", "")
 
 
-@dataclass(frozen=True)
-class InLane:
-    """Adds a line to the file of its name: process, lane, threads. Then it waits for other files, or for its death."""
-
-    folder: Path
-    name: str
-    after: tuple[str, ...] = ()
-    then: str = "return"
-
-    def __call__(self, device):
-        file = self.folder / self.name
-        with file.open("a") as opened:
-            opened.write(f"{os.getpid()} {backend._LANE.number} {torch.get_num_threads()}\n")
-        if not appear(self.folder / other for other in self.after):
-            return {self.name: "waited in vain"}
-        if self.then == "raise":
-            raise EOFError("a mistake of ours")
-        if self.then == "die":
-            os._exit(3)
-        if self.then == "linger at first" and len(file.read_text().splitlines()) == 1:
-            time.sleep(60)
-        return {}
-
-
-def appear(files, seconds=30):
-    """Wait until all files hold a whole line -> whether they do."""
-    deadline, files = time.monotonic() + seconds, list(files)
-    while not (there := all(file.exists() and file.read_text().endswith("\n") for file in files)):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    return there
-
-
-@pytest.fixture
-def lanes(tmp_path):
-    """A function that starts an executor of one process with two lanes, given ``retries``."""
-    started = []
-
-    def start(retries=1):
-        started.append(LocalExecutor(["cpu"], retries, lanes=2))
-        return started[-1]
-
-    yield start
-    for executor in started:
-        executor.close()
-
-
-def told(file):
-    """What tasks wrote, as rows of numbers."""
-    return [tuple(map(int, line.split())) for line in file.read_text().splitlines()]
-
-
-def test_a_lane_takes_the_next_task_while_another_is_busy(lanes, tmp_path, monkeypatch):
-    """The slow task ends only once all quick ones have begun: were they to wait for it, none would end."""
+def test_lanes_take_the_next_task_while_another_is_running(tmp_path, monkeypatch):
+    """The slow task ends only when all quick ones have started."""
     monkeypatch.delenv("OMP_NUM_THREADS")
-    executor, quick = lanes(), ["a", "b", "c"]
-    assert executor.workers == 2
-    waiting = [Task("slow", InLane(tmp_path, "slow", tuple(quick))), *(Task(n, InLane(tmp_path, n)) for n in quick)]
-    ended = []
-    while len(ended) < 4:
-        while waiting and executor.free:
-            executor.submit(waiting.pop(0))
-        ended += executor.wait(1.0)
-    assert sorted((end.key, end.failures, end.lost) for end in ended) == [(n, {}, "") for n in (*quick, "slow")]
-    rows = {name: told(tmp_path / name) for name in ("slow", *quick)}
+
+    executor, quick, ended = LocalExecutor(SlowFirst(tmp_path), ["cpu"], lanes=2), ["a", "b", "c"], []
+    try:
+        waiting = ["slow", *quick]
+        while len(ended) < 4:
+            while waiting and executor.free:
+                submit(executor, waiting.pop(0))
+            ended += executor.wait(1.0)
+    finally:
+        executor.close()
+    assert sorted((end.key, end.errors) for end in ended) == [(name, {}) for name in (*quick, "slow")]
+    rows = {name: lines(tmp_path / name) for name in ("slow", *quick)}
     assert all(len(row) == 1 for row in rows.values())
     assert len({row[0][0] for row in rows.values()}) == 1  # one process
-    assert {row[0][1] for row in rows.values()} == {1, 2}
-    assert {rows[name][0][1] for name in quick} == {3 - rows["slow"][0][1]}  # a lane of its own
+    assert {rows[name][0][1] for name in quick} == {3 - rows["slow"][0][1]}  # the other lane
     assert {row[0][2] for row in rows.values()} == {max(1, cores() // 2)}
 
 
-def test_all_tasks_of_a_killed_process_are_begun_again_and_end_once(lanes, tmp_path):
-    executor = lanes()
-    for name in ("a", "b"):
-        executor.submit(Task(name, InLane(tmp_path, name, then="linger at first")))
+@dataclass(frozen=True)
+class SlowFirst:
+    """Work in which only the task "slow" waits for the others."""
+
+    folder: Path
+
+    def __call__(self, cells, device):
+        after = ("a", "b", "c") if cells[0].name == "slow" else ()
+        return Work(self.folder, after)(cells, device)
+
+
+@slow
+def test_all_tasks_of_a_killed_process_run_again_and_end_once(start, tmp_path):
+    executor = start(lanes=2)
+    submit(executor, "lingers 1", "lingers 2")
     assert not executor.free
-    assert appear([tmp_path / "a", tmp_path / "b"])
-    victim = told(tmp_path / "a")[0][0]
+    assert appear([tmp_path / "lingers 1", tmp_path / "lingers 2"])
+    victim = lines(tmp_path / "lingers 1")[0][0]
     os.kill(victim, signal.SIGKILL)
     found = finish(executor, 2)
-    assert {key: (end.failures, end.lost) for key, end in found.items()} == {"a": ({}, ""), "b": ({}, "")}
+    assert found == {"lingers 1": {}, "lingers 2": {}}
     for name in found:
-        first, second = told(tmp_path / name)
+        first, second = lines(tmp_path / name)
         assert first[0] == victim != second[0]
     assert executor.free
 
 
-def test_a_task_is_not_lost_by_the_fault_of_another(lanes, tmp_path):
-    """The first death is that of both; then each has its last try alone, in which only the deadly one dies again."""
-    executor = lanes(retries=1)
-    executor.submit(Task("deadly", InLane(tmp_path, "deadly", ("innocent",), "die")))
-    executor.submit(Task("innocent", InLane(tmp_path, "innocent", ("deadly",), "linger at first")))
+@slow
+def test_task_is_not_lost_because_of_another(start, tmp_path):
+    """The first death counts for both tasks. Then each has its last attempt alone, and only the deadly one dies."""
+    executor = start(after=("deadly", "lingers"), lanes=2, retries=1)
+    submit(executor, "deadly", "lingers")
     while not (ended := executor.wait(1.0)):
         pass
-    assert [(end.key, end.lost) for end in ended] == [("deadly", "Its process died 2 times, at last by exit status 3.")]
-    assert not executor.free  # nobody joins the innocent now
-    assert finish(executor, 1)["innocent"].lost == ""
+    assert [end.key for end in ended] == ["deadly"]
+    assert not executor.free  # the last attempt of the other is alone
+    assert finish(executor, 1) == {"lingers": {}}
     assert executor.free
-    deadly, innocent = told(tmp_path / "deadly"), told(tmp_path / "innocent")
-    assert deadly[0][0] == innocent[0][0]
-    assert len({row[0] for row in (*deadly, *innocent)}) == 3
+    deadly, other = lines(tmp_path / "deadly"), lines(tmp_path / "lingers")
+    assert deadly[0][0] == other[0][0]
+    assert len({row[0] for row in (*deadly, *other)}) == 3
 
 
-def test_without_retries_all_tasks_of_a_process_are_lost_with_it(lanes, tmp_path):
-    executor = lanes(retries=0)
-    executor.submit(Task("deadly", InLane(tmp_path, "deadly", ("other",), "die")))
-    executor.submit(Task("other", InLane(tmp_path, "other", (), "linger at first")))
+@slow
+def test_tasks_are_lost_with_their_process_without_retries(start):
+    executor = start(after=("deadly", "lingers"), lanes=2, retries=0)
+    submit(executor, "deadly", "lingers")
     found = finish(executor, 2)
-    assert {end.lost for end in found.values()} == {"Its process died once, at last by exit status 3."}
+    assert all("1 time," in errors[key] and "exit status 3" in errors[key] for key, errors in found.items())
 
 
-def test_a_mistake_in_a_lane_ends_its_process(lanes, tmp_path):
-    """Else its task would never end."""
-    executor = lanes(retries=0)
-    executor.submit(Task("bad", InLane(tmp_path, "bad", then="raise")))
-    assert finish(executor, 1)["bad"].lost == "Its process died once, at last by exit status 1."
-
-
-def test_tasks_go_to_the_worker_with_the_most_room(tmp_path):
-    executor = LocalExecutor(["cpu", "cpu"], lanes=2)
-    try:
-        for name in ("a", "b"):
-            executor.submit(Task(name, InLane(tmp_path, name, ("a", "b"))))
-        assert executor.free
-        finish(executor, 2)
-    finally:
-        executor.close()
-    assert told(tmp_path / "a")[0][0] != told(tmp_path / "b")[0][0]
+@slow
+def test_tasks_go_to_the_process_with_the_most_free_lanes(start, tmp_path):
+    executor = start(count=2, after=("a", "b"), lanes=2)
+    submit(executor, "a", "b")
+    assert executor.free
+    finish(executor, 2)
+    assert lines(tmp_path / "a")[0][0] != lines(tmp_path / "b")[0][0]
 
 
 @dataclass(frozen=True)
 class Capture:
-    """Captures a step that needs a gibibyte, again and again, and notes how much of the card the process holds."""
+    """Captures a step that needs a gibibyte, again and again, and writes how much GPU memory the process holds."""
 
     file: Path
 
-    def __call__(self, device):
+    def __call__(self, cells, device):
         one = torch.ones((), device=device)
         for _ in range(3):
             step = backend.Engine.choose(device).captured(lambda x: (x.expand(2**28) + 1).amax())
@@ -249,90 +244,90 @@ class Capture:
 
 
 @pytest.mark.gpu
-def test_lanes_give_memory_back_while_others_are_at_work(tmp_path):
-    """The graphs of a task that ended leave nothing behind, though no moment comes when all lanes are idle."""
-    executor, waiting, ended = LocalExecutor(["cuda:0"], lanes=3), list(range(24)), []
+def test_lanes_release_memory_while_others_are_running(tmp_path):
+    """The graphs of a finished task leave nothing behind, although there is no moment at which all lanes are idle."""
+    executor, waiting, ended = LocalExecutor(Capture(tmp_path / "held"), ["cuda:0"], lanes=3), list(range(24)), []
     try:
         while len(ended) < 24:
             while waiting and executor.free:
-                executor.submit(Task(str(waiting.pop()), Capture(tmp_path / "held")))
+                submit(executor, str(waiting.pop()))
             ended += executor.wait(1.0)
     finally:
         executor.close()
-    assert {(str(end.failures), end.lost) for end in ended} == {("{}", "")}
-    held = [row[0] for row in told(tmp_path / "held")]
-    assert max(held) < 24 * 1024  # kept, they would be 72 GiB or more
+    assert all(end.errors == {} for end in ended)
+    assert max(row[0] for row in lines(tmp_path / "held")) < 24 * 1024  # all graphs together would be 72 GiB
 
 
 SCRIPT = """
-import sys, time; sys.path.insert(0, sys.argv[2])
+import sys, time
 from pathlib import Path
-from test_local import Deaf, Remember
-from complementary.sweeps.executors import Task
 from complementary.sweeps.local import LocalExecutor
+from tests.sweeps.test_local import Named, Signals, Work
 if __name__ == '__main__':
-    executor = LocalExecutor(['cpu'])
-    executor.submit(Task('a', {work}))
+    executor = LocalExecutor({work}, ['cpu'])
+    executor.submit('lingers', [Named('lingers')])
     {then}
 """
 
 
 @pytest.fixture
 def script(tmp_path):
-    """Start a program whose first worker does ``work`` -> its process, and the file that it is told of."""
+    """Start a program whose first worker does ``work`` -> its process."""
 
     def start(work, then):
         file = tmp_path / "sweep.py"
         file.write_text(SCRIPT.format(work=work, then=then))
-        return subprocess.Popen([sys.executable, file, tmp_path / "told", Path(__file__).parent]), tmp_path / "told"
+        paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        return subprocess.Popen([sys.executable, file], env=os.environ | {"PYTHONPATH": paths})
 
     return start
 
 
 @dataclass(frozen=True)
-class Deaf:
-    """Writes whether Ctrl-C is ignored, and whether it was blocked from the start."""
+class Signals:
+    """Writes whether SIGINT is ignored, and whether it was blocked from the start."""
 
     file: Path
 
-    def __call__(self, device):
+    def __call__(self, cells, device):
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self.file.write_text(f"{ignored} {signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])}\n")
         return {}
 
 
-def test_a_worker_is_deaf_to_ctrl_c_from_its_first_moment(script):
-    """The first worker of a program, with which Python's resource tracker would start and unblock the signal."""
-    process, file = script("Deaf(Path(sys.argv[1]))", "executor.wait(60); executor.close()")
+@slow
+def test_workers_ignore_sigint_from_the_start(script, tmp_path):
+    """Also the first worker of a program, with which Python's resource tracker would start and unblock the signal."""
+    process = script(f"Signals(Path({str(tmp_path / 'told')!r}))", "executor.wait(60); executor.close()")
     assert process.wait(60) == 0
-    assert file.read_text() == "True True\n"
+    assert (tmp_path / "told").read_text() == "True True\n"
 
 
-def test_workers_die_with_a_sweep_that_is_killed(script):
-    process, file = script("Remember(Path(sys.argv[1]), 'linger')", "time.sleep(60)")
-    while not (file.exists() and file.read_text().endswith("\n")):
-        time.sleep(0.05)
+@slow
+def test_workers_exit_with_a_killed_sweep(script, tmp_path):
+    process = script(f"Work(Path({str(tmp_path)!r}))", "time.sleep(60)")
+    assert appear([tmp_path / "lingers"])
     process.kill()
     process.wait()
-    worker = int(file.read_text().split()[0])
+    worker = lines(tmp_path / "lingers")[0][0]
     for _ in range(100):
         if not alive(worker):
             return
         time.sleep(0.05)
-    pytest.fail("the worker lives on")
+    pytest.fail("the worker is still running")
 
 
 def alive(pid):
-    """Whether a process runs; one that ended but was not waited for does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_without_a_card_there_is_a_worker_per_core_or_as_many_as_asked():
+def test_devices_without_a_gpu_are_one_per_core_or_as_many_as_asked():
     assert devices("cpu", None, None) == ["cpu"] * cores()
-    assert devices("auto", 3, None) == ["cpu"] * 3
+    assert devices("cpu", 3, None) == ["cpu"] * 3
 
 
 @pytest.mark.parametrize(
@@ -344,7 +339,7 @@ def test_without_a_card_there_is_a_worker_per_core_or_as_many_as_asked():
         ("cuda:1", None, 0.25, ["cuda:1"] * 4),
     ],
 )
-def test_cards_are_shared_out_in_turn(monkeypatch, device, workers, gpus, wanted):
+def test_devices_are_distributed_over_the_gpus(monkeypatch, device, workers, gpus, wanted):
     monkeypatch.setattr("complementary.sweeps.local.choose_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices(device, workers, gpus) == wanted

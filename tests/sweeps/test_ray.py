@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine, of which one is killed in the middle of a sweep."""
+"""A real Ray cluster of two nodes on this machine, one of which is killed during a sweep."""
 
 import socket
 import sys
@@ -7,21 +7,21 @@ import time
 import pytest
 
 from complementary.errors import UserError
-from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.ray import RayExecutor, connect
-from complementary.sweeps.results import Index
-from complementary.sweeps.sweep import Sweep, claimed
-from complementary.sweeps.worker import How
+from complementary.sweeps.results import read_results
+from complementary.sweeps.sweep import Sweep, SweepFolder
+from complementary.sweeps.worker import RunCells
 from complementary.training.run import run
+from tests.helpers import run_files
 
 ray = pytest.importorskip("ray")
-KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
+EPOCHS = 80
 
 
 @pytest.fixture
 def cluster():
-    """A head without cores, so that only the two nodes beside it work."""
+    """A head without cores and two nodes with one core each."""
     from ray.cluster_utils import Cluster
 
     memory = {"object_store_memory": 80_000_000}
@@ -31,17 +31,17 @@ def cluster():
     cluster.shutdown()
 
 
-class Assassin(RayExecutor):
-    """Kills a node once both nodes are in the middle of a cell."""
+class KillNode(RayExecutor):
+    """Calls ``kill`` once two cells have trained for two epochs."""
 
     def __init__(self, folder, cells, kill):
-        super().__init__(connect(None), retries=2)
-        self.folder, self.cells, self.kill, self.under_way = folder, cells, kill, set()
+        super().__init__(RunCells(folder, checkpoint_seconds=0.02), connect(None), retries=2)
+        self.folder, self.cells, self.kill, self.started = folder, cells, kill, set()
 
     def wait(self, seconds):
-        begun = {cell.key for cell in self.cells if self._epochs(cell) >= 2}
-        if not self.under_way and len(begun) >= 2:
-            self.under_way = begun
+        started = {cell.key for cell in self.cells if self._epochs(cell) >= 2}
+        if not self.started and len(started) >= 2:
+            self.started = started
             self.kill()
         return super().wait(0.02)
 
@@ -52,85 +52,82 @@ class Assassin(RayExecutor):
             return 0
 
 
-def test_a_node_dies_in_mid_sweep_and_every_cell_ends_once(tmp_path, quick, cluster, monkeypatch):
+@pytest.mark.slow
+def test_cells_of_a_killed_node_resume_to_the_same_bytes_and_end_once(tmp_path, quick, cluster, monkeypatch):
     cluster, nodes = cluster
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     folder = SweepFolder(tmp_path / "sweep")
-    base = quick.with_(mix="none", epochs=80)
+    base = quick.with_(mix="none", epochs=EPOCHS)
     cells = [Cell(base.with_(seed=seed), f"seed={seed}") for seed in range(3)]
-    told = []
-    with claimed(folder):
-        executor = Assassin(folder, cells, lambda: cluster.remove_node(nodes[1], allow_graceful=False))
+    with folder.claim():
+        executor = KillNode(folder, cells, lambda: cluster.remove_node(nodes[1], allow_graceful=False))
         try:
-            outcome = Sweep(
-                cells, folder, executor, How(checkpoint_seconds=0.02), tell=lambda *a: told.append(a[:2])
-            ).run()
+            outcome = Sweep(cells, folder, executor).run()
         finally:
             executor.close()
     assert outcome == {cell.key: "" for cell in cells}
-    assert sorted(name for what, name in told if what == "done") == ["seed=0", "seed=1", "seed=2"]
     logs = {cell.key: folder.log(cell.key).read_text() for cell in cells}
-    assert {log.count("finished") for log in logs.values()} == {1}
-    resumed = [key for key, log in logs.items() if log.count("process") == 2]
-    assert len(resumed) == 1  # the one on the node that died
-    assert resumed[0] in executor.under_way
-    assert logs[resumed[0]].count("epoch 1/80 ") == 1  # it went on, and did not begin again
-    with Index([folder.root]) as index:
-        assert sorted(row["seed"] for row in index.select()) == [0, 1, 2]
-        assert index.repeated == 0
-    again = next(cell for cell in cells if cell.key == resumed[0])
-    run(again.config, tmp_path / "alone")
-    for name in KEPT:
-        assert (folder.run(again.key) / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert {text.count("finished") for text in logs.values()} == {1}
+    (resumed,) = [cell for cell in cells if logs[cell.key].count("process") == 2]  # it was on the node that died
+    assert resumed.key in executor.started
+    assert logs[resumed.key].count(f"epoch 1/{EPOCHS} ") == 1  # resumed, not started again
+    results = read_results([folder.root])
+    assert sorted(row["seed"] for row in results.rows) == [0, 1, 2]
+    run(resumed.config, tmp_path / "alone")
+    assert run_files(folder.run(resumed.key)) == run_files(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("kind", ["nobody listens", "somebody else listens"])
-def test_an_address_that_does_not_answer_is_a_sentence_within_seconds(monkeypatch, kind):
-    monkeypatch.setattr("complementary.sweeps.ray.PATIENCE", 3.0)
+@pytest.mark.slow
+@pytest.mark.parametrize("listens", [True, False])
+def test_connect_reports_an_address_that_does_not_answer_within_seconds(monkeypatch, listens):
+    monkeypatch.setattr("complementary.sweeps.ray.CONNECT_SECONDS", 3.0)
     with socket.socket() as listener:
         listener.bind(("", 0))
-        if kind == "somebody else listens":
+        if listens:
             listener.listen()
         started = time.monotonic()
-        with pytest.raises(UserError, match=r"Ray cluster at 127.0.0.1:\d+ cannot be joined \(not joined within 3"):
+        with pytest.raises(UserError, match=r"127\.0\.0\.1:\d+ .* within 3 seconds") as caught:
             connect(f"127.0.0.1:{listener.getsockname()[1]}")
         assert time.monotonic() - started < 10
+        assert caught.value.option == "address"
 
 
-def test_a_cluster_that_refuses_is_quoted(monkeypatch):
-    said = "[2026-11-15 11:17:27,196 W 1 1] gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: no token"
-    monkeypatch.setattr("complementary.sweeps.ray.PATIENCE", 3.0)
-    probe = f"import sys, time; print({said!r}, file=sys.stderr, flush=True); time.sleep(30)"
+def test_connect_quotes_the_reason_of_a_cluster_that_refuses(monkeypatch):
+    printed = "[2026-11-15 11:17:27,196 W 1 1] gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: no token"
+    monkeypatch.setattr("complementary.sweeps.ray.CONNECT_SECONDS", 1.0)
+    probe = f"import sys, time; print({printed!r}, file=sys.stderr, flush=True); time.sleep(30)"
     monkeypatch.setattr("complementary.sweeps.ray.PROBE", probe)
-    with pytest.raises(
-        UserError, match=r"within 3 seconds: Failed to get cluster ID: Unauthenticated: no token\); check"
-    ):
+    with pytest.raises(UserError, match=r"seconds: Failed to get cluster ID: Unauthenticated: no token\)"):
         connect("head:6379")
 
 
-def test_an_address_that_is_none(monkeypatch):
-    with pytest.raises(UserError, match=r"cannot be joined \(ValueError: Invalid address format: nonsense\)"):
+@pytest.mark.slow
+def test_connect_reports_a_bad_address():
+    with pytest.raises(UserError, match="Invalid address format: nonsense"):
         connect("nonsense")
+
+
+def test_connect_refuses_a_client_address(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    with pytest.raises(UserError, match="must be HOST:PORT"):
+    with pytest.raises(UserError, match="HOST:PORT"):
         connect(None)
 
 
-def test_without_ray_there_is_a_sentence(monkeypatch):
+def test_connect_without_ray_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"needs Ray: pip install 'complementary\[ray\]'"):
+    with pytest.raises(UserError, match=r"complementary\[ray\]"):
         connect(None)
 
 
-class Pretended:
-    """As much of ray as a constructor sees."""
+class FakeRay:
+    """As much of ray as the constructor uses."""
 
-    def __init__(self, cards):
-        self.cards = cards
+    def __init__(self, gpus):
+        self.gpus = gpus
 
     def cluster_resources(self):
-        return {"CPU": 4.0} | ({"GPU": self.cards} if self.cards else {})
+        return {"CPU": 4.0} | ({"GPU": self.gpus} if self.gpus else {})
 
     def remote(self, **needs):
         self.needs = needs
@@ -138,15 +135,16 @@ class Pretended:
 
 
 @pytest.mark.parametrize(
-    ("cards", "device", "asked", "given"),
+    ("gpus", "device", "asked", "given"),
     [(0, "auto", None, 0), (2, "auto", None, 1), (2, "cpu", None, 0), (2, "auto", 0.25, 0.25)],
 )
-def test_runs_get_a_card_or_the_part_of_one_that_was_asked_for(cards, device, asked, given):
-    pretended = Pretended(cards)
-    RayExecutor(pretended, device, asked, retries=5)
-    assert pretended.needs == {"num_cpus": 1, "num_gpus": given, "max_retries": 5}
+def test_tasks_get_a_gpu_or_the_share_that_was_asked_for(gpus, device, asked, given):
+    fake = FakeRay(gpus)
+    RayExecutor(print, fake, device, asked, retries=5)
+    assert fake.needs == {"num_cpus": 1, "num_gpus": given, "max_retries": 5}
 
 
-def test_a_part_of_a_card_needs_a_card():
-    with pytest.raises(UserError, match=r"--gpus-per-run is 0.5, but the Ray cluster has no GPU"):
-        RayExecutor(Pretended(0), gpus=0.5)
+def test_share_of_a_gpu_needs_a_cluster_with_gpus():
+    with pytest.raises(UserError, match=r"0\.5.* no GPU") as caught:
+        RayExecutor(print, FakeRay(0), gpus=0.5)
+    assert caught.value.option == "gpus_per_run"

@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import time
@@ -6,41 +5,36 @@ import time
 import pytest
 
 from complementary import files
+from complementary.clusters import assign, cache
 from complementary.errors import UserError
-from complementary.sweeps.executors import Ended
-from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.local import LocalExecutor
-from complementary.sweeps.results import Index
-from complementary.sweeps.status import Earlier, read_status
-from complementary.sweeps.sweep import Sweep, claimed
-from complementary.sweeps.worker import How
+from complementary.sweeps.results import read_results
+from complementary.sweeps.sweep import Ended, Sweep, SweepFolder, read_status
+from complementary.sweeps.worker import RunCells
 from complementary.training.run import run
-
-KEPT = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
+from tests.helpers import run_files
 
 
 class Here:
-    """Does the work in this process, the last of up to ``room`` tasks first; Ctrl-C after ``until`` tasks."""
+    """Runs tasks in this process; raises KeyboardInterrupt after ``until`` tasks."""
 
-    workers = 1
-
-    def __init__(self, until=None, room=1):
-        self.done, self.until, self.room, self.queue = [], until, room, []
+    def __init__(self, folder, until=None):
+        self.work, self.until, self.done, self.task = RunCells(folder), until, [], None
 
     @property
     def free(self):
-        return len(self.queue) < self.room
+        return self.task is None
 
-    def submit(self, task):
-        self.queue.append(task)
+    def submit(self, key, cells):
+        self.task = key, cells
 
     def wait(self, seconds):
         if len(self.done) == self.until:
             raise KeyboardInterrupt
-        task = self.queue.pop()
-        self.done.append(task.key)
-        return [Ended(task.key, task.work("cpu"))]
+        (key, cells), self.task = self.task, None
+        self.done.append(key)
+        return [Ended(key, self.work(cells, "cpu"))]
 
     def close(self):
         pass
@@ -49,8 +43,8 @@ class Here:
 @pytest.fixture
 def folder(tmp_path):
     folder = SweepFolder(tmp_path / "sweep")
-    folder.make()
-    return folder
+    with folder.claim():
+        yield folder
 
 
 def cells(base, **options):
@@ -59,145 +53,87 @@ def cells(base, **options):
     return [Cell(base.with_(**{name: value}), f"{name}={value}") for value in values]
 
 
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in KEPT}
+def sweep(grid, folder, **how):
+    """Run a sweep in this process -> the keys of its tasks, and the outcome."""
+    executor = Here(folder)
+    return executor.done, Sweep(grid, folder, executor, **how).run()
 
 
-def test_every_cell_is_run_once_and_is_the_run_that_cll_train_makes(folder, quick, tmp_path):
-    executor, grid = Here(), cells(quick, seed=[0, 1])
-    assert Sweep(grid, folder, executor).run() == {cell.key: "" for cell in grid}
-    assert executor.done == [cell.key for cell in grid]
+def test_sweep_runs_every_cell_once_as_cll_train_does(folder, quick, tmp_path):
+    grid = cells(quick, seed=[0, 1])
+    done, outcome = sweep(grid, folder)
+    assert outcome == {cell.key: "" for cell in grid}
+    assert done == [cell.key for cell in grid]
     run(grid[1].config, tmp_path / "alone")
-    assert contents(folder.run(grid[1].key)) == contents(tmp_path / "alone")
+    assert run_files(folder.run(grid[1].key)) == run_files(tmp_path / "alone")
     assert "epoch 2/2 loss" in folder.log(grid[0].key).read_text()
-    with Index([folder.root]) as index:
-        assert sorted(row["config_hash"][:16] for row in index.select()) == sorted(cell.key for cell in grid)
+    found = read_results([folder.root]).rows
+    assert sorted(row["config_hash"][:16] for row in found) == sorted(cell.key for cell in grid)
 
 
-def test_what_is_done_is_skipped_and_more_seeds_are_added(folder, quick):
-    Sweep(cells(quick, seed=[0]), folder, Here()).run()
-    told, executor, grid = [], Here(), cells(quick, seed=[0, 1])
-    Sweep(grid, folder, executor, tell=lambda *what: told.append(what[:2])).run()
-    assert executor.done == [grid[1].key]
-    assert told == [("found", "seed=0"), ("starts", "seed=1"), ("done", "seed=1")]
+def test_sweep_skips_finished_cells_and_adds_new_ones(folder, quick, caplog):
+    sweep(cells(quick, seed=[0]), folder)
+    grid = cells(quick, seed=[0, 1])
+    caplog.clear()
+    caplog.set_level("INFO")
+    assert sweep(grid, folder)[0] == [grid[1].key]
+    assert [r.message for r in caplog.records if r.name.endswith("sweeps.sweep")] == ["[2/2] seed=1 done"]
 
 
-def test_a_failing_cell_does_not_stop_the_others_and_is_tried_again(folder, quick):
+def test_failing_cell_does_not_stop_the_others_and_is_retried(folder, quick):
     grid = cells(quick, lr=[1e30, 1e-3])
-    outcome = Sweep(grid, folder, Here()).run()
-    assert "NaN or infinite" in outcome[grid[0].key]
+    _, outcome = sweep(grid, folder)
+    assert "NaN" in outcome[grid[0].key]
     assert outcome[grid[1].key] == ""
-    assert "NaN or infinite" in folder.log(grid[0].key).read_text()
-    again = Here()
-    Sweep(grid, folder, again).run()
-    assert again.done == [grid[0].key]
+    assert "NaN" in folder.log(grid[0].key).read_text()
+    assert sweep(grid, folder)[0] == [grid[0].key]
 
 
-def test_an_error_of_our_own_is_named_with_the_log_that_has_all_of_it(folder, quick, monkeypatch):
+def test_unexpected_exception_is_named_and_its_traceback_logged(folder, quick, monkeypatch):
     monkeypatch.setattr("complementary.sweeps.worker.run", lambda *_, **__: 1 / 0)
-    ((_, why),) = Sweep(cells(quick, seed=[0]), folder, Here()).run().items()
-    assert why.startswith("ZeroDivisionError: division by zero (the whole story is in ")
-    assert "Traceback" in next((folder.root / "logs").iterdir()).read_text()
+    ((key, error),) = sweep(cells(quick, seed=[0]), folder)[1].items()
+    assert error.startswith("ZeroDivisionError: division by zero")
+    assert str(folder.log(key)) in error
+    assert "Traceback" in folder.log(key).read_text()
 
 
-def test_a_shared_stage_runs_once_before_its_cells(folder, quick, monkeypatch):
-    made = []
-    monkeypatch.setattr("complementary.sweeps.worker.clusters_of", lambda config, *_: made.append(config.seed))
-    executor, grid = Here(room=9), [*cells(quick, loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
-    assert set(Sweep(grid, folder, executor).run().values()) == {""}
-    assert made == [0]
-    free, stage, *rest = executor.done
-    assert free == grid[2].key  # it needs no clusters, and waits for none
-    assert stage.startswith("clusters-")
-    assert sorted(rest) == sorted(cell.key for cell in grid[:2])
-
-
-def test_a_failed_stage_fails_its_cells_with_its_sentence_and_no_others(folder, quick, monkeypatch):
-    grid = [*cells(quick.with_(encoder="oracle"), loss=["s-nl", "dm"]), *cells(quick, mix=["none"])]
-    outcome = Sweep(grid, folder, Here()).run()
-    *failed, plain = [outcome[cell.key] for cell in grid]
-    assert plain == ""
-    for why in failed:
-        assert why.startswith("What it shares with other cells could not be made: The encoder 'oracle' is not known")
-
-
-def test_a_failed_encoder_fails_the_clusters_and_cells_behind_it(folder, quick):
-    base = quick.with_(encoder="simsiam", data="nowhere.npz")
-    grid = [*cells(base, loss=["s-nl", "dm"]), *cells(base, clusters=[5])]
-    executor = Here()
-    outcome = Sweep(grid, folder, executor).run()
-    assert len(executor.done) == 1
-    assert all("nowhere.npz" in why for why in outcome.values())
-
-
-def test_a_sweep_that_was_stopped_goes_on(folder, quick):
+def test_interrupted_sweep_continues(folder, quick):
     grid = cells(quick, seed=[0, 1, 2])
     with pytest.raises(KeyboardInterrupt):
-        Sweep(grid, folder, Here(until=2)).run()
-    rest = Here()
-    assert set(Sweep(grid, folder, rest).run().values()) == {""}
-    assert rest.done == [grid[2].key]
+        Sweep(grid, folder, Here(folder, until=2)).run()
+    done, outcome = sweep(grid, folder)
+    assert set(outcome.values()) == {""}
+    assert done == [grid[2].key]
 
 
-def test_two_sweeps_do_not_share_a_folder(folder):
-    with claimed(folder), pytest.raises(UserError, match="Another sweep is running in"), claimed(folder):
+def test_claim_refuses_a_second_sweep_and_the_folder_of_a_run(folder, tmp_path):
+    with pytest.raises(UserError, match="Another sweep") as caught, folder.claim():
         pass
-    with claimed(folder):
+    assert caught.value.option == "out"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.toml").touch()
+    with pytest.raises(UserError, match="single run"), SweepFolder(tmp_path / "run").claim():
         pass
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
 
 
-def test_a_damaged_result_is_a_failure_of_its_cell(folder, quick):
-    grid = cells(quick, seed=[0])
-    Sweep(grid, folder, Here()).run()
-    folder.result(grid[0].key).write_text("{")
-    why = Sweep(grid, folder, Here()).run()[grid[0].key]
-    assert "is damaged: it is not whole JSON" in why
-    assert "--skip-damaged" not in why  # no option of a sweep, nor of its status
-
-
-@pytest.mark.parametrize("content", ["{}", "[1, 2]"])
-def test_whole_json_that_is_no_result_is_damage_for_the_sweep_and_its_status(folder, quick, content):
+@pytest.mark.parametrize("content", ["{", "{}", "[1, 2]"])
+def test_damaged_result_is_a_failed_cell_until_it_is_deleted(folder, quick, content):
     grid = cells(quick, seed=[0, 1])
-    Sweep(grid, folder, Here()).run()
+    sweep(grid, folder)
     folder.result(grid[1].key).write_text(content)
     status = read_status(folder.root)
     assert [cell.state for cell in status.cells] == ["done", "failed"]
-    assert "is damaged: it is whole JSON, but not the result" in status.cells[1].why
-    assert "delete it: then the same sweep makes it anew" in status.cells[1].why
-    assert "is damaged" in Sweep(grid, folder, Here()).run()[grid[1].key]
+    assert str(folder.result(grid[1].key)) in status.cells[1].error
+    done, outcome = sweep(grid, folder)
+    assert done == []
+    assert "is damaged" in outcome[grid[1].key]
     folder.result(grid[1].key).unlink()
-    assert Sweep(grid, folder, Here()).run()[grid[1].key] == ""
+    assert sweep(grid, folder)[1][grid[1].key] == ""
 
 
-def test_runs_of_an_earlier_grid_are_not_forgotten(folder, quick):
-    first, second = cells(quick, seed=[0, 1, 2]), cells(quick, lr=[1e-2])
-    Sweep(first, folder, Here()).run()
-    Sweep([*first, *second], folder, Here()).run()  # a grid that grew
-    assert read_status(folder.root).earlier == Earlier(0, 0, ())
-    Sweep(second, folder, Here()).run()
-    assert read_status(folder.root).earlier == Earlier(3, 0, ())
-    folder.result(first[0].key).unlink()
-    folder.result(first[1].key).write_text("{}")
-    earlier = read_status(folder.root).earlier
-    assert (earlier.finished, earlier.unfinished) == (1, 1)
-    assert f"{folder.result(first[1].key)} is damaged" in earlier.damaged[0]
-
-
-def test_a_result_of_an_earlier_version_counts(folder, quick):
-    """Its hash was another, since there were fewer options then; the configuration is the same."""
-    grid = cells(quick, seed=[0])
-    Sweep(grid, folder, Here()).run()
-    content = json.loads(folder.result(grid[0].key).read_text()) | {"config_hash": "of then"}
-    del content["config"]["mixing"]["clean_pass"]
-    folder.result(grid[0].key).write_text(json.dumps(content))
-    folder.run(grid[0].key).rename(folder.run("of-then"))
-    executor = Here()
-    assert Sweep(grid, folder, executor).run() == {grid[0].key: ""}
-    assert executor.done == []
-    assert read_status(folder.root).count("done") == 1
-
-
-def test_a_run_that_a_dying_process_still_holds_is_waited_for(folder, quick, monkeypatch, in_child):
+def test_locked_run_is_waited_for(folder, quick, monkeypatch, in_child):
+    """On Ray, the process of a node that was given up may still hold the run."""
     (cell,) = cells(quick, seed=[0])
     lock = folder.run(cell.key) / ".lock"
     lock.parent.mkdir()
@@ -210,26 +146,45 @@ def test_a_run_that_a_dying_process_still_holds_is_waited_for(folder, quick, mon
     in_child(hold_a_while)
     while not (folder.root / "held").exists():
         time.sleep(0.01)
-    monkeypatch.setattr("complementary.sweeps.worker.LOCK_PATIENCE", 0.0)
-    assert "Another process is training in" in Sweep([cell], folder, Here()).run()[cell.key]
-    monkeypatch.setattr("complementary.sweeps.worker.LOCK_PATIENCE", 30.0)
-    assert Sweep([cell], folder, Here()).run() == {cell.key: ""}
+    monkeypatch.setattr("complementary.sweeps.worker.LOCK_SECONDS", 0.0)
+    assert "Another process" in sweep([cell], folder)[1][cell.key]
+    monkeypatch.setattr("complementary.sweeps.worker.LOCK_SECONDS", 30.0)
+    assert sweep([cell], folder)[1] == {cell.key: ""}
 
 
-def test_several_cells_can_share_a_worker(folder, quick, tmp_path):
-    executor, grid = Here(), cells(quick.with_(mix="none"), lr=[1e-3, 1e30, 1e-4])
-    outcome = Sweep(grid, folder, executor, pack=3).run()
-    assert executor.done == [grid[0].key]
+def test_packed_cells_share_a_task_and_log_separately(folder, quick, tmp_path):
+    grid = cells(quick.with_(mix="none"), lr=[1e-3, 1e30, 1e-4])
+    done, outcome = sweep(grid, folder, pack=3)
+    assert done == [grid[0].key]
     assert [bool(outcome[cell.key]) for cell in grid] == [False, True, False]
     run(grid[2].config, tmp_path / "alone")
-    assert contents(folder.run(grid[2].key)) == contents(tmp_path / "alone")
+    assert run_files(folder.run(grid[2].key)) == run_files(tmp_path / "alone")
+    for cell in grid:
+        logged = folder.log(cell.key).read_text()
+        assert [other.name in logged for other in grid] == [other is cell for other in grid]
 
 
-class Assassin(LocalExecutor):
-    """Kills the only worker once, with -9, when all these cells are in the middle."""
+def test_shared_clusters_are_computed_once_by_cells_side_by_side(folder, quick, tmp_path, monkeypatch):
+    """The second cell waits for the lock of the first one in the cache."""
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "MIN_EXAMPLES", 0)
+    computed, real = [], assign.cluster_points
+
+    def slowly(*arguments):
+        computed.append(1)
+        time.sleep(0.5)  # in which the other cell asks for the same clusters
+        return real(*arguments)
+
+    monkeypatch.setattr(assign, "cluster_points", slowly)
+    assert set(sweep(cells(quick, loss=["s-nl", "dm"]), folder, pack=2)[1].values()) == {""}
+    assert len(computed) == 1
+
+
+class KillWorker(LocalExecutor):
+    """Kills the only worker with SIGKILL once all these cells have trained for some epochs."""
 
     def __init__(self, folder, cells, epochs, retries=1, lanes=1):
-        super().__init__(["cpu"], retries, lanes)
+        super().__init__(RunCells(folder, checkpoint_seconds=0.02), ["cpu"], retries, lanes)
         self.folder, self.cells, self.epochs, self.victim = folder, cells, epochs, None
 
     def wait(self, seconds):
@@ -243,140 +198,88 @@ class Assassin(LocalExecutor):
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def test_a_killed_worker_is_replaced_and_its_cell_resumed_to_the_same_bytes(folder, quick, tmp_path):
-    grid = cells(quick.with_(mix="none", epochs=60), seed=[0, 1])
-    executor, told = Assassin(folder, grid[:1], epochs=3), []
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_cells_of_a_killed_worker_resume_to_the_same_bytes(folder, quick, tmp_path, caplog, lanes):
+    """With two lanes, both cells of the worker; each cell ends once."""
+    grid = cells(quick.with_(mix="none", epochs=60), seed=range(lanes + 1))
+    killed = grid[:lanes]
+    executor = KillWorker(folder, killed, epochs=3, retries=2, lanes=lanes)
     try:
-        tell = lambda *what: told.append(what)  # noqa: E731
-        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02), tell=tell).run()
-    finally:
-        executor.close()
-    assert told[1] == ("goes on", "seed=0", "Its process died by SIGKILL; a new one takes it up.", True)
-    assert len(told) == 5
-    assert set(outcome.values()) == {""}
-    log = folder.log(grid[0].key).read_text()
-    assert f"process {executor.victim}," in log
-    assert log.count("process") == 2
-    assert log.count("epoch 1/60 ") == 1  # it went on, and did not begin again
-    assert log.count("finished") == 1
-    run(grid[0].config, tmp_path / "alone")
-    assert contents(folder.run(grid[0].key)) == contents(tmp_path / "alone")
-
-
-def test_both_cells_of_a_killed_worker_are_resumed_to_the_same_bytes(folder, quick, tmp_path):
-    told, grid = [], cells(quick.with_(mix="none", epochs=60), seed=[0, 1, 2])
-    executor = Assassin(folder, grid[:2], epochs=3, retries=2, lanes=2)
-    try:
-        tell = lambda *what: told.append(what[:2])  # noqa: E731
-        outcome = Sweep(grid, folder, executor, How(checkpoint_seconds=0.02), tell=tell).run()
+        outcome = Sweep(grid, folder, executor).run()
     finally:
         executor.close()
     assert outcome == {cell.key: "" for cell in grid}
-    usual = [(what, cell.name) for what in ("starts", "done") for cell in grid]
-    assert sorted(told) == sorted([*usual, *(("goes on", cell.name) for cell in grid[:2])])
-    for cell in grid[:2]:
-        log = folder.log(cell.key).read_text()
-        assert log.count(f"process {executor.victim},") == 1
-        assert log.count("process") == 2
-        assert log.count("epoch 1/60 ") == 1  # it went on, and did not begin again
-        assert log.count("finished") == 1
-        run(cell.config, tmp_path / cell.key)
-        assert contents(folder.run(cell.key)) == contents(tmp_path / cell.key)
+    assert [r.message.partition(":")[0] for r in caplog.records if "SIGKILL" in r.message] == [c.name for c in killed]
+    for cell in killed:
+        logged = folder.log(cell.key).read_text()
+        assert logged.count(f"process {executor.victim},") == 1
+        assert logged.count("process") == 2
+        assert logged.count("epoch 1/60 ") == 1  # resumed, not started again
+        assert logged.count("finished") == 1
+    run(killed[-1].config, tmp_path / "alone")
+    assert run_files(folder.run(killed[-1].key)) == run_files(tmp_path / "alone")
 
 
-# --- status -------------------------------------------------------------------------------------------
+# --- status -------------------------------------------------------------------------------------------------------
 
 
-def test_status_counts_and_estimates(folder, quick):
-    grid = [*cells(quick.with_(epochs=4), seed=[0]), *cells(quick, lr=[1e30]), *cells(quick, seed=[3, 4])]
-    looks = []
-
-    def tell(happening, name, *_):
-        if happening == "starts":
-            looks.append(read_status(folder.root))
-
-    with claimed(folder):
-        Sweep(grid, folder, Here(), tell=tell).run()
-    first, last = looks[0], looks[-1]
-    assert first.seconds_left() is None
-    states = ("done", "running", "failed", "waiting")
-    assert [first.count(state) for state in states] == [0, 0, 0, 4]
-    assert [last.count(state) for state in states] == [2, 0, 1, 1]
-    assert last.alive
-    assert "NaN" in next(cell.why for cell in last.cells if cell.state == "failed")
-    done = [cell for cell in last.cells if cell.state == "done"]
-    pace = sum(cell.seconds / cell.epochs for cell in done) / 2
-    assert last.seconds_left() == pytest.approx(2 * pace)
-    after = read_status(folder.root)
-    assert not after.alive
-    assert after.seconds_left() == 0
-
-
-def test_a_cell_runs_only_while_its_sweep_does(folder, quick, monkeypatch):
+def test_status_counts_cells(folder, quick, monkeypatch):
+    grid = [*cells(quick, lr=[1e30]), *cells(quick, seed=[3, 4])]
     seen = []
-    real = run
 
     def look(config, place, **how):
         seen.append(read_status(folder.root))
-        return real(config, place, **how)
+        return run(config, place, **how)
 
     monkeypatch.setattr("complementary.sweeps.worker.run", look)
-    grid = cells(quick, seed=[0])
-    with claimed(folder):
-        Sweep(grid, folder, Here()).run()
-    assert seen[0].count("running") == 1
-    folder.result(grid[0].key).unlink()  # as after a kill: begun, not finished, and nobody at work
-    assert read_status(folder.root).count("waiting") == 1
+    sweep(grid, folder)
+    states = ("done", "running", "failed", "waiting")
+    assert [[status.count(state) for state in states] for status in seen] == [[0, 1, 0, 2], [0, 1, 1, 1], [1, 1, 1, 0]]
+    assert seen[0].alive
+    assert "NaN" in seen[-1].cells[0].error
+
+
+def test_status_of_an_interrupted_cell(tmp_path, quick):
+    """Running while the sweep runs, waiting afterwards, with the share of its epochs."""
+    folder = SweepFolder(tmp_path / "sweep")
+    self_training = quick.with_(inputs="features", encoder="random", mix="none", epochs=2, self_training=40)
+    grid = [*cells(self_training, seed=[0]), *cells(quick, seed=[0])]
+    with folder.claim():
+        folder.write_plan(grid)
+        for cell, lines in zip(grid, (10, 1), strict=True):
+            folder.write_note(cell.key, host="here", process=1)
+            folder.run(cell.key).mkdir()
+            (folder.run(cell.key) / "metrics.jsonl").write_text(lines * "{}\n")
+        assert [(cell.state, cell.share) for cell in read_status(folder.root).cells] == [
+            ("running", 0.25),
+            ("running", 0.5),
+        ]
+    status = read_status(folder.root)
+    assert not status.alive
+    assert status.count("waiting") == 2
+
+
+def test_status_counts_runs_of_earlier_grids(folder, quick):
+    first, second = cells(quick, seed=[0, 1, 2]), cells(quick, lr=[1e-2])
+    sweep(first, folder)
+    sweep([*first, *second], folder)  # a grid that grew
+    assert read_status(folder.root).others == 0
+    sweep(second, folder)
+    assert read_status(folder.root).others == 3
+    folder.result(first[0].key).unlink()
+    folder.result(first[1].key).write_text("{}")
+    status = read_status(folder.root)
+    assert status.others == 1
+    assert str(folder.result(first[1].key)) in status.damaged[0]
 
 
 def test_status_of_a_folder_without_a_sweep(tmp_path):
-    with pytest.raises(UserError, match="There is no sweep in"):
-        read_status(tmp_path)
-    for content in ("{", "{}", "[]"):
+    (tmp_path / "grid.toml").touch()
+    for place in (tmp_path, tmp_path / "nowhere", tmp_path / "grid.toml"):
+        with pytest.raises(UserError, match="no sweep in"):
+            read_status(place)
+    for content in ("{", "[1]", '[{"key": 1}]'):
         (tmp_path / "sweep.json").write_text(content)
-        with pytest.raises(UserError, match=r"sweep.json cannot be read"):
+        with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
             read_status(tmp_path)
-
-
-def test_a_cell_that_refines_is_measured_by_its_refining(folder, quick):
-    """The epochs of its metrics are those of the refining, and it is no measure for other cells."""
-    refined = quick.with_(inputs="features", encoder="random", mix="none", epochs=2, self_training=40)
-    grid = [*cells(refined, seed=[0]), *cells(quick.with_(mix="none"), seed=[0, 1])]
-    with claimed(folder):
-        Sweep(grid[1:2], folder, Here()).run()
-    Sweep(grid, folder, Here())._write_plan()
-    folder.write_note(grid[1].key, seconds=3.0)
-    folder.run(grid[0].key).mkdir()
-    (folder.run(grid[0].key) / "metrics.jsonl").write_text(10 * "{}\n")
-    cell, _, other = read_status(folder.root).cells
-    assert (cell.epochs, cell.share) == (40, 0.25)
-    assert cell.likeness()[1] != other.likeness()[1]
-
-
-def test_likes_are_judged_by_their_likes(folder, quick):
-    """A cell of another mixer takes another time per epoch."""
-    grid = [*cells(quick, mix=["none", "icm"]), *cells(quick.with_(seed=1), mix=["none", "icm"])]
-    Sweep(grid, folder, Here()).run()
-    for cell, seconds in zip(grid, (10.0, 30.0), strict=False):
-        folder.write_note(cell.key, seconds=seconds)
-    for cell in grid[2:]:
-        folder.result(cell.key).unlink()
-        (folder.run(cell.key) / "metrics.jsonl").write_text("")
-    assert read_status(folder.root).seconds_left() == pytest.approx(40.0)
-    plan = folder.plan()
-    folder.write_plan(plan | {"workers": 2})
-    assert read_status(folder.root).seconds_left() == pytest.approx(30.0)  # the longest alone takes that
-    assert json.loads((folder.root / "sweep.json").read_text())["workers"] == 2
-
-
-def test_a_file_has_no_status(tmp_path):
-    (tmp_path / "g.toml").touch()
-    with pytest.raises(UserError, match=r"g.toml is a file, but a sweep is a folder; name the --out of the sweep"):
-        read_status(tmp_path / "g.toml")
-
-
-def test_the_folder_of_a_single_run_is_no_place_for_a_sweep(tmp_path):
-    (tmp_path / "config.toml").touch()
-    with pytest.raises(UserError, match="is the folder of a single run; choose another --out"):
-        SweepFolder(tmp_path).make()
-    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]

@@ -4,87 +4,76 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from complementary import data
-from complementary.errors import UserError, require
+from complementary.cli.options import OptionalInt, parse
+from complementary.config import ADVANCED
+from complementary.errors import require
 from complementary.reports.tables import counted
-from complementary.sweeps.executors import Executor
-from complementary.sweeps.folder import SweepFolder
 from complementary.sweeps.grid import Cell, read_grid
-from complementary.sweeps.local import LocalExecutor, devices
-from complementary.sweeps.ray import RayExecutor, connect
-from complementary.sweeps.status import STATES, Earlier, Status, read_status
-from complementary.sweeps.sweep import Happening, Sweep, Tell, claimed
-from complementary.sweeps.worker import How
+from complementary.sweeps.sweep import STATES, Executor, Status, Sweep, SweepFolder, read_status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Where and how many runs are made; none of this changes their outcome, but for rounding."""
+    """Where the runs are made and how many at once. Except for rounding, none of this changes their results."""
 
     on: Literal["local", "ray"] = "local"
     """local: processes on this machine; ray: a Ray cluster (pip install 'complementary[ray]')."""
-    workers: int | None = None
-    """How many processes at once; by default one per core or card (local), or as many as fit (ray)."""
+    workers: OptionalInt = None
+    """Number of processes; by default one per core or GPU (local), or as many as fit (ray)."""
     address: str | None = None
-    """Ray: HOST:PORT of the cluster; else $RAY_ADDRESS, else one on this machine, started if need be."""
+    """Ray: HOST:PORT of the cluster; by default $RAY_ADDRESS, else a cluster on this machine, started if needed."""
     device: str = "auto"
     """auto (GPUs if there are any), cpu, cuda, cuda:1 …"""
     gpus_per_run: float | None = None
-    """How much of a card a run takes, such as 0.25; by default a whole one."""
+    """Share of a GPU that a process uses, such as 0.25; by default a whole one."""
     pack: int = 1
-    """How many runs share one process, side by side: for small networks on a big card."""
+    """Runs that share one process, side by side: for small networks on a large GPU."""
     retries: int = 2
-    """How often a run goes on in a new process after its own died."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """How often a run is resumed in a new process after its process died."""
+    precision: Literal["auto", "bf16", "fp32"] = field(default="auto", metadata=ADVANCED)
     """As in cll train."""
-    compile: bool = True
+    compile: bool = field(default=True, metadata=ADVANCED)
     """As in cll train."""
-    deterministic: bool = False
+    deterministic: bool = field(default=False, metadata=ADVANCED)
     """As in cll train."""
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = field(default=30.0, metadata=ADVANCED)
     """As in cll train."""
 
     def check(self) -> None:
-        """Raise if a number makes no sense."""
+        """Raise if an option has an impossible value."""
         require(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
-        gpus = self.gpus_per_run
-        require(gpus is None or gpus > 0, "gpus-per-run", gpus, "above 0")
+        require(self.gpus_per_run is None or self.gpus_per_run > 0, "gpus_per_run", self.gpus_per_run, "above 0")
         require(self.pack >= 1, "pack", self.pack, "at least 1")
         require(self.retries >= 0, "retries", self.retries, "0 or more")
-        if self.address is not None and self.on != "ray":
-            raise UserError(f"--address is {self.address}, but only --on ray uses it; add that, or leave it out.")
+        require(self.address is None or self.on == "ray", "address", self.address, "left out unless on is ray")
 
-    def how(self) -> How:
-        """What all runs have in common."""
-        return How(self.precision, self.compile, self.deterministic, self.checkpoint_seconds)
+    def executor(self, folder: SweepFolder) -> Executor:
+        """Make the executor that runs cells in ``folder``."""
+        from complementary.sweeps.worker import RunCells
 
-    def executor(self) -> Executor:
-        """Who does the work."""
+        work = RunCells(folder, self.precision, self.compile, self.deterministic, self.checkpoint_seconds)
         if self.on == "local":
-            return LocalExecutor(devices(self.device, self.workers, self.gpus_per_run), self.retries, self.pack)
-        ray = connect(self.address)
-        return RayExecutor(ray, self.device, self.gpus_per_run, self.retries, self.workers)
+            from complementary.sweeps.local import LocalExecutor, devices
 
-    def cells_per_task(self) -> int:
-        """How many cells are given out as one: a whole pack to a Ray task, one to each lane of a local process."""
-        return self.pack if self.on == "ray" else 1
+            per_worker = devices(self.device, self.workers, self.gpus_per_run)
+            return LocalExecutor(work, per_worker, self.retries, self.pack, folder.root / "logs")
+        from complementary.sweeps.ray import RayExecutor, connect
+
+        return RayExecutor(work, connect(self.address), self.device, self.gpus_per_run, self.retries, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Execution):
     """Run every cell of a grid of configurations, on this machine or on a Ray cluster.
 
-    Cells that are done are skipped, killed ones resumed, failed ones tried again: after Ctrl-C, or with more seeds
-    in the grid, give the same command again. docs/sweeps.md shows what a grid looks like.
+    Finished cells are skipped, interrupted ones resumed, failed ones retried: after Ctrl-C, or with more seeds in the
+    grid, run the same command again. docs/sweeps.md describes the format of a grid.
 
     Examples: cll sweep grid.toml --out runs/grid --workers 2
               cll sweep status runs/grid
@@ -93,12 +82,12 @@ class SweepOptions(Execution):
     grid: tyro.conf.Positional[Path]
     """A TOML file: options, [grid], [[case]], seeds."""
     out: Path | None = None
-    """Folder of the sweep; by default runs/ and the name of the grid. For Ray, all nodes must see it."""
+    """Folder of the sweep; by default runs/ and the name of the grid. With Ray, all nodes must share it."""
 
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """How far a sweep is: cells done, running, failed and waiting, why they failed, and how long it will take."""
+    """Show the state of a sweep: cells done, running, failed and waiting, and why cells failed."""
 
     folder: tyro.conf.Positional[Path]
     """The --out of the sweep."""
@@ -107,61 +96,66 @@ class StatusOptions:
 def main(arguments: list[str]) -> None:
     """The command ``cll sweep``."""
     if arguments[:1] == ["status"]:
-        asked = tyro.cli(StatusOptions, args=arguments[1:], prog="cll sweep status")
-        print_status(read_status(asked.folder))
+        print_status(read_status(parse(StatusOptions, arguments[1:], "cll sweep status").folder))
     else:
-        run_grid(tyro.cli(SweepOptions, args=arguments, prog="cll sweep"))
+        run_grid(parse(SweepOptions, arguments, "cll sweep"))
 
 
 def run_grid(options: SweepOptions) -> None:
-    """Run all cells; ends with status 1 if some failed, and with 130 if it was stopped."""
+    """Run all cells of a grid."""
     options.check()
     cells = read_grid(options.grid)
     folder = SweepFolder(options.out or Path("runs") / options.grid.stem)
-    if options.on == "local":  # on a cluster only the nodes know what they have
+    if options.on == "local":  # the nodes of a cluster may have other datasets
         check_data([cell for cell in cells if not folder.result(cell.key).exists()])
     run_cells(cells, folder, options, "cll sweep")
-    print_earlier(read_status(folder.root).earlier)
-    print(f"cll report {folder.root} makes tables of them.")
+    print_others(read_status(folder.root))
+    print(f"Tables: cll report {folder.root}")
 
 
 def check_data(cells: list[Cell]) -> None:
-    """Raise if a dataset is neither known nor there; nothing is fetched, and no large file is read."""
+    """Raise if a dataset is neither known nor imported. Nothing is downloaded, and no large file is read."""
+    from complementary import data
+
     for name in dict.fromkeys(cell.config.dataset.data for cell in cells):
         known = Path(name).exists() if name.endswith(".npz") else name == "digits" or name in data.TABLE
         if not known:
-            data.load(name)  # a set of the user's own, or else a sentence
+            data.load(name)  # imported by the user, or an error
 
 
-def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, who: str) -> None:
-    """Run these cells; ``who``: the command that the user gave."""
-    with claimed(folder):
+def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, prog: str) -> None:
+    """Run cells and print what came of it. Exits with status 1 if some failed, with 130 if it was stopped.
+
+    Args:
+        cells: What to run.
+        folder: The folder of the sweep.
+        options: Where and how.
+        prog: Name of the command, for the message about Ctrl-C.
+    """
+    with folder.claim():
+        executor = options.executor(folder)
         try:
-            outcome = _sweep(cells, folder, options)
+            with _sigterm_as_ctrl_c():
+                # on Ray a task is a whole pack; a local process gives each of its lanes one cell after another
+                outcome = Sweep(cells, folder, executor, options.pack if options.on == "ray" else 1).run()
         except KeyboardInterrupt:
             done = sum(folder.result(cell.key).exists() for cell in cells)
-            said = f"stopped with {done} of {len(cells)} cells done; the same command goes on from here."
-            print(f"{who}: {said}", file=sys.stderr)
+            print(
+                f"{prog}: stopped with {done} of {len(cells)} cells done; the same command continues.", file=sys.stderr
+            )
             raise SystemExit(130) from None
-    failed = sum(bool(why) for why in outcome.values())
-    print(f"{len(cells) - failed} of {len(cells)} cells are done, {failed} failed: {folder.root}")
+        finally:
+            executor.close()
+    failed = sum(bool(error) for error in outcome.values())
+    print(f"{len(cells) - failed} of {counted(len(cells), 'cell')} done, {failed} failed: {folder.root}")
     if failed:
-        print(f"cll sweep status {folder.root} says why; the same command tries them again.")
+        print(f"cll sweep status {folder.root} shows why; the same command retries them.")
         raise SystemExit(1)
 
 
-def _sweep(cells: list[Cell], folder: SweepFolder, options: Execution) -> dict[str, str]:
-    executor = options.executor()
-    try:
-        with _terminable(), _screen(len(cells)) as tell:
-            return Sweep(cells, folder, executor, options.how(), options.cells_per_task(), tell).run()
-    finally:
-        executor.close()
-
-
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Take SIGTERM, which batch systems send, for Ctrl-C."""
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Handle SIGTERM, which batch systems send, like Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -173,28 +167,8 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _screen(total: int) -> Iterator[Tell]:
-    """A bar in a terminal, with a line for each failure; elsewhere a line for everything."""
-    console, ended = Console(highlight=False, markup=False), 0
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
-    with Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-
-        def tell(happening: Happening, name: str, why: str, is_cell: bool) -> None:
-            nonlocal ended
-            ended += is_cell and happening not in ("starts", "goes on")
-            bar.update(task, completed=ended, description=name)
-            if why or (happening != "found" and not console.is_terminal):
-                line = f"[{ended}/{total}] {name} {happening}{': ' if why else ''}{why}"
-                console.print(line, soft_wrap=True)
-
-        yield tell
-
-
 def print_status(status: Status) -> None:
-    """What `read_status` found, for people."""
+    """Print the state of a sweep."""
     counts = ", ".join(f"{status.count(state)} {state}" for state in STATES)
     print(f"{counted(len(status.cells), 'cell')}: {counts}" + ("" if status.alive else " (no sweep is running)"))
     for cell in status.cells:
@@ -202,19 +176,14 @@ def print_status(status: Status) -> None:
             print(f"running: {cell.name} ({100 * cell.share:.0f} %)")
     for cell in status.cells:
         if cell.state == "failed":
-            print(f"failed: {cell.name}: {cell.why}")
-    left = status.seconds_left()
-    if status.count("running") + status.count("waiting"):
-        known = "unknown until a cell is done" if left is None else f"about {timedelta(seconds=round(left))}"
-        print(f"time left: {known}" + ("" if status.alive or left is None else ", once it is started again"))
-    print_earlier(status.earlier)
+            print(f"failed: {cell.name}: {cell.error}")
+    print_others(status)
 
 
-def print_earlier(earlier: Earlier) -> None:
-    """What else is in the folder, which tables count too; nothing if there is nothing."""
-    for sentence in earlier.damaged:
-        print(f"damaged, of an earlier grid: {sentence}")
-    if earlier.finished or earlier.unfinished:
-        rest = f" and {earlier.unfinished} unfinished" if earlier.unfinished else ""
-        runs = f"{counted(earlier.finished, 'finished run')}{rest}"
-        print(f"This folder also has {runs} of earlier grids; cll report counts the finished ones too.")
+def print_others(status: Status) -> None:
+    """Print what else is in the folder, because `cll report` reads that too."""
+    for message in status.damaged:
+        print(f"damaged, of an earlier grid: {message}")
+    if status.others:
+        runs = counted(status.others, "finished run")
+        print(f"The folder also has {runs} of earlier grids, which cll report includes.")

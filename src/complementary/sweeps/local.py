@@ -1,183 +1,201 @@
-"""Processes on this machine: each has its own card, or its own share of the cores, for one task or several at once."""
+"""Run cells in processes on this machine: one process per GPU (or share of it) or CPU core, with one or more lanes.
+
+Why not `concurrent.futures` or loky: both give up the whole pool when one worker dies. Here a dead worker loses only
+its own tasks, which a new process resumes, and each lane of a process takes the next task as soon as one ends.
+"""
 
 import contextlib
 import functools
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from complementary.engine.backend import choose_device, give_memory_back, together
-from complementary.sweeps.executors import Ended, OnDeath, Task, silent
+from complementary.reports.tables import counted
+from complementary.sweeps.grid import Cell
+from complementary.sweeps.sweep import Ended, Errors
 
-PATIENCE = 10.0  # seconds that a dismissed process has to end by itself
+log = logging.getLogger(__name__)
+
+Work = Callable[[Sequence[Cell], str], Errors]
+"""Runs cells on a device and returns the errors of those that failed; must be picklable and not raise."""
+
+EXIT_SECONDS = 10.0  # for an idle process to exit by itself when the executor is closed
 
 
 def devices(device: str, workers: int | None, gpus_per_run: float | None) -> list[str]:
-    """One device name per worker: cards in turn, ``gpus_per_run`` of one each; or the CPU, one worker per core."""
+    """The device of each worker process.
+
+    Args:
+        device: As in ``cll train``: auto, cpu, cuda, cuda:1 …
+        workers: Number of processes; None: one per CPU core, or as many as fit on the GPUs.
+        gpus_per_run: Share of a GPU that a process uses; None: a whole one.
+    """
     if choose_device(device).type != "cuda":
         return ["cpu"] * (workers or cores())
-    cards = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if device in ("auto", "cuda") else [device]
-    count = workers or max(1, int(len(cards) / (gpus_per_run or 1.0)))
-    return [cards[i % len(cards)] for i in range(count)]
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if device in ("auto", "cuda") else [device]
+    count = workers or max(1, int(len(gpus) / (gpus_per_run or 1.0)))
+    return [gpus[i % len(gpus)] for i in range(count)]
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalExecutor:
-    """One process per entry of ``devices``, each with ``lanes``: threads that do one task after another.
+    """Processes that run one task after another in each of their lanes (threads).
 
-    When a process dies, its tasks are begun again in a new one, each up to ``retries`` times. Nobody knows which of
-    several tasks killed it; so a task's last try is alone in the process, and no task is lost by another's fault
-    (unless ``retries`` is 0: then all that the process had are lost).
+    If a process dies, a new one runs its tasks again, each up to ``retries`` times. With several lanes it is unknown
+    which task killed the process, so a task makes its last attempt alone: no task is lost because of another (unless
+    ``retries`` is 0: then all tasks of the process are lost).
+
+    Args:
+        work: What to do with the cells of a task.
+        devices: One process per entry, each on that device.
+        retries: How often a task is run again after its process died.
+        lanes: Tasks that each process runs side by side.
+        logs: Folder for the output of the processes (worker-N.log); None: they share that of this process.
     """
 
-    def __init__(self, devices: Sequence[str], retries: int = 2, lanes: int = 1) -> None:
-        at_once = len(devices) * lanes
-        self.workers: int | None = at_once
-        self.on_death: OnDeath = silent
-        self._crew = [_Worker(device, max(1, cores() // at_once), lanes, retries) for device in devices]
+    def __init__(
+        self, work: Work, devices: Sequence[str], retries: int = 2, lanes: int = 1, logs: Path | None = None
+    ) -> None:
+        threads = max(1, cores() // (len(devices) * lanes))
+        outputs = [None if logs is None else logs / f"worker-{i}.log" for i in range(len(devices))]
+        arguments = [(work, device, threads, lanes, output) for device, output in zip(devices, outputs, strict=True)]
+        self._workers = [_Worker(each, lanes, retries) for each in arguments]
 
     @property
     def free(self) -> bool:
-        """Whether a worker has room for a task."""
-        return any(worker.room for worker in self._crew)
+        """Whether a lane is free."""
+        return any(worker.free_lanes > 0 for worker in self._workers)
 
-    def submit(self, task: Task) -> None:
-        """Give the task to the worker with the most room."""
-        worker = max(self._crew, key=lambda worker: worker.room)
-        worker.tasks[task.key] = _Given(task)
-        worker.begin()
+    def submit(self, key: str, cells: Sequence[Cell]) -> None:
+        """Give the task to the process with the most free lanes."""
+        worker = max(self._workers, key=lambda worker: worker.free_lanes)
+        worker.tasks[key] = _Task(cells)
+        worker.send()
 
     def wait(self, seconds: float) -> list[Ended]:
-        """What ended meanwhile, and whose process died once too often."""
-        busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._crew if worker.tasks}
-        return [end for pipe in connection.wait(list(busy), seconds) for end in busy[pipe].listen(self.on_death)]
+        """The tasks that ended, or whose process died too often."""
+        busy: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.tasks}
+        return [ended for pipe in connection.wait(list(busy), seconds) for ended in busy[pipe].receive()]
 
     def close(self) -> None:
-        """End processes that have nothing to do, kill the others: what they wrote is whole, since every file is
-        replaced in one step."""
-        for worker in self._crew:
-            worker.dismiss()
-        for worker in self._crew:
+        """End idle processes and kill busy ones. No file is left half written: every file is replaced in one step."""
+        for worker in self._workers:
+            if not worker.tasks:
+                worker.close_pipe()  # all idle processes start to exit before the first is waited for
+        for worker in self._workers:
             worker.stop()
 
 
-@dataclass(eq=False)
-class _Given:
-    """A task of a worker. ``begun``: its process has it; ``deaths``: how many processes had it and died."""
-
-    task: Task
-    begun: bool = False
-    deaths: int = 0
+@dataclass
+class _Task:
+    cells: Sequence[Cell]
+    sent: bool = False
+    deaths: int = 0  # processes that died with this task
 
 
 class _Worker:
-    """A process, the pipe to it and its tasks by key. It is started when it is first needed and again when it died."""
+    """A process, the pipe to it and its tasks. The process is started when it is needed, and again after it died."""
 
-    def __init__(self, device: str, threads: int, lanes: int, retries: int) -> None:
-        self._device, self._threads, self._lanes, self._retries = device, threads, lanes, retries
+    def __init__(self, arguments: tuple[Any, ...], lanes: int, retries: int) -> None:
+        self._arguments, self._lanes, self._retries = arguments, lanes, retries
         self._process: BaseProcess | None = None
         self.pipe: Any = None
-        self.tasks: dict[str, _Given] = {}
+        self.tasks: dict[str, _Task] = {}
 
     @property
-    def room(self) -> int:
-        """How many tasks more it can take; none while one of its own has, or waits for, its last try."""
-        return 0 if self._last_tries() else self._lanes - len(self.tasks)
+    def free_lanes(self) -> int:
+        return 0 if self._last_attempts() else self._lanes - len(self.tasks)
 
-    def _last_tries(self) -> list[_Given]:
-        return [given for given in self.tasks.values() if 0 < given.deaths == self._retries]
+    def _last_attempts(self) -> list[str]:
+        return [key for key, task in self.tasks.items() if 0 < task.deaths == self._retries]
 
-    def begin(self) -> None:
-        """Begin what is not begun; last tries one at a time, once nothing else is under way."""
-        last = self._last_tries()
-        for given in [given for given in self.tasks.values() if given not in last] or last[:1]:
-            if not given.begun:
-                self._send(given)
-
-    def _send(self, given: _Given) -> None:
-        if self._process is None:
-            self._start()
-        given.begun = True
-        with contextlib.suppress(OSError):  # it died this very moment: `listen` will find the pipe closed
-            self.pipe.send(given.task)
+    def send(self) -> None:
+        """Start the tasks that were not sent yet; last attempts one by one, when nothing else is running."""
+        last = self._last_attempts()
+        for key in [key for key in self.tasks if key not in last] or last[:1]:
+            task = self.tasks[key]
+            if not task.sent:
+                if self._process is None:
+                    self._start()
+                task.sent = True
+                with contextlib.suppress(OSError):  # the process just died: `receive` will find the pipe closed
+                    self.pipe.send((key, task.cells))
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit a card's state, and break it
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.pipe, theirs = context.Pipe()
-        arguments = (theirs, self._device, self._threads, self._lanes)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        with _deaf_to_ctrl_c():
+        self._process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
+        with _sigint_blocked():
             self._process.start()
-        theirs.close()  # so that the pipe ends with the process
+        theirs.close()  # the pipe then ends with the process
 
-    def listen(self, on_death: OnDeath) -> list[Ended]:
-        """What the process says -> the tasks that ended. If it died, all but those that are lost go on in a new one."""
+    def receive(self) -> list[Ended]:
+        """Read one message of the process. If it died, run its tasks again, except for those that are lost."""
         try:
             ended = [Ended(*self.pipe.recv())]
-        except (EOFError, OSError):  # the other end is gone, and with it the process
-            ended = self._bury(on_death)
-        for end in ended:
-            del self.tasks[end.key]
-        self.begin()
+        except (EOFError, OSError):
+            ended = self._after_death()
+        for each in ended:
+            del self.tasks[each.key]
+        self.send()
         return ended
 
-    def _bury(self, on_death: OnDeath) -> list[Ended]:
-        """Forget the process, which died -> the tasks that are lost."""
+    def _after_death(self) -> list[Ended]:
+        """Clean up after the process died, and return the tasks that are lost."""
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         self.stop()
-        for key, given in self.tasks.items():
-            if given.begun and given.deaths < self._retries:
-                on_death(key, f"Its process died by {cause}; a new one takes it up.")
-            given.deaths, given.begun = given.deaths + given.begun, False
-        deaths = {key: given.deaths for key, given in self.tasks.items() if given.deaths > self._retries}
-        return [Ended(key, lost=f"Its process died {_times(n)}, at last by {cause}.") for key, n in deaths.items()]
+        lost = []
+        for key, task in self.tasks.items():
+            task.deaths, task.sent = task.deaths + task.sent, False
+            if task.deaths > self._retries:
+                message = f"Its worker process died {counted(task.deaths, 'time')}, the last time by {cause}."
+                lost.append(Ended(key, dict.fromkeys((cell.key for cell in task.cells), message)))
+            else:
+                names = ", ".join(cell.name for cell in task.cells)
+                log.warning("%s: the worker process died (%s); continuing in a new one", names, cause)
+        return lost
 
-    def dismiss(self) -> None:
-        """Let an idle process go; one that is killed would leave what torch's compiler has to tidy up."""
-        if self._process is not None and not self.tasks:
-            self.pipe.close()
+    def close_pipe(self) -> None:
+        if self._process is not None:
+            self.pipe.close()  # the process exits
 
     def stop(self) -> None:
-        """Kill the process, if there is one; after it was dismissed, once it has had its time."""
+        """Kill the process; if its pipe was closed, only after it had time to exit by itself."""
         if self._process is not None:
             if self.pipe.closed:
-                self._process.join(PATIENCE)
+                self._process.join(EXIT_SECONDS)  # torch's compiler removes its temporary files
             self._process.kill()
             self._process.join()
             self._process = None
             self.pipe.close()
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """A process started meanwhile does not hear of Ctrl-C, which a terminal tells all; the sweep answers it.
-
-    This holds while the process starts; `_serve` then ignores it for good.
-    """
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT while a process starts, so that Ctrl-C reaches only the parent; `_serve` then ignores it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # else it starts with the first process, and lets the signal in again
+    resource_tracker.ensure_running()  # otherwise it starts with the first process and unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -185,43 +203,47 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Any, device: str, threads: int, lanes: int) -> None:
-    """The life of a worker process: tasks in, how they ended out, until the sweep is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whatever lets it in again; what this process starts is deaf, too
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    if "OMP_NUM_THREADS" not in os.environ:  # whoever sets it means it
+# --- in the worker process ----------------------------------------------------------------------------------------
+
+
+def _serve(pipe: Any, work: Work, device: str, threads: int, lanes: int, output: Path | None) -> None:
+    """Receive tasks and send back how they ended, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    if output is not None:
+        with output.open("ab") as file:
+            for descriptor in (1, 2):
+                os.dup2(file.fileno(), descriptor)
+    logging.captureWarnings(True)  # into the logs of the cells
+    if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads)
-    work = functools.partial(_work, pipe, device, threading.Lock(), threading.Lock())
+    run_lane = functools.partial(_run_lane, pipe, work, device, threading.Lock(), threading.Lock())
     if lanes == 1:
-        work()
+        run_lane()
     else:
-        together([work] * lanes, torch.device(device))
+        together([run_lane] * lanes, torch.device(device))
 
 
-def _work(pipe: Any, device: str, taking: threading.Lock, giving: threading.Lock) -> None:
-    """Do one task after another, beside other threads that do the same; a mistake in one ends the process."""
+def _run_lane(pipe: Any, work: Work, device: str, receiving: threading.Lock, sending: threading.Lock) -> None:
+    """Run one task after another; an unexpected exception ends the process, so that the task is not lost silently."""
     try:
-        while (task := _next(pipe, taking)) is not None:
-            failures = task.work(device)
-            with giving:
-                pipe.send((task.key, failures))
+        while True:
+            with receiving:
+                try:
+                    key, cells = pipe.recv()
+                except EOFError:
+                    return
+            errors = work(cells, device)
+            with sending:
+                pipe.send((key, errors))
             give_memory_back()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
-def _next(pipe: Any, taking: threading.Lock) -> Task | None:
-    with taking:
-        try:
-            task: Task = pipe.recv()
-        except EOFError:
-            return None
-        return task
-
-
-def _die_with_parent() -> None:
-    """A sweep that is killed takes its workers along, so that the next one finds no lock held."""
+def _exit_with_parent() -> None:
+    """If the sweep is killed, its workers exit too and release their locks."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

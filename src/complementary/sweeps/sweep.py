@@ -1,136 +1,272 @@
-"""Many runs: every cell of a grid ends exactly once, done or failed, whoever does the work.
+"""A sweep: an executor runs every cell of a grid exactly once, in one folder.
 
-A cell is done when its result.json is there; nothing else is remembered, so a sweep that was stopped in any way
-goes on when it is started again: what is done is skipped, what was under way is resumed, what failed is tried again.
+| file | content |
+|---|---|
+| sweep.json | the cells of the grid that was started last |
+| runs/KEY/ | the run of one cell, as ``cll train`` writes it; KEY: the first 16 digits of its configuration's hash |
+| logs/KEY.log | its log, epoch by epoch |
+| logs/worker-N.log | what libraries print in the worker processes |
+| notes/KEY.note | which process runs it, or why it failed; JSON |
+| .lock | held while a sweep runs here |
+
+A cell is done when its result.json exists. No other state is kept, so a sweep that was stopped in any way continues
+when it is started again: finished cells are skipped, interrupted ones resumed, failed ones retried.
+
+Encoders and clusters that several cells share are computed once: workers wait for each other's locks in the cache.
+This module does not import torch.
 """
 
-import dataclasses
-import os
-import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from complementary import files
 from complementary.errors import UserError
-from complementary.sweeps.executors import Ended, Executor, Task
-from complementary.sweeps.folder import SweepFolder
+from complementary.reports.terminal import log_progress
 from complementary.sweeps.grid import Cell
-from complementary.sweeps.plan import Unit, make_plan
-from complementary.sweeps.results import Row
-from complementary.sweeps.worker import How, RunCells, RunStage
+from complementary.sweeps.results import Damaged, row_of
 
-Happening = Literal["starts", "goes on", "done", "failed", "found"]
-Tell = Callable[[Happening, str, str, bool], None]
-"""Called with what happened, to whom (a name for people), the sentence of a failure or of a worker's death, and
-whether it is a cell."""
+log = logging.getLogger(__name__)
+
+Errors = dict[str, str]
+"""Key of each cell that failed -> message."""
 
 
-@contextmanager
-def claimed(folder: SweepFolder) -> Iterator[None]:
-    """Hold the folder of a sweep; a second sweep is turned away."""
-    folder.make()
-    try:
-        with files.lock(folder.lock, timeout=1.0):  # `cll sweep status` may be checking the lock
+@dataclass(frozen=True)
+class Ended:
+    """A task that ended, with the errors of its cells."""
+
+    key: str
+    errors: Errors = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Runs tasks in other processes. A task is a pack of cells; its key is that of the first one.
+
+    If a worker dies, the executor runs its tasks again, so each submitted task is reported as ended exactly once.
+    """
+
+    @property
+    def free(self) -> bool:
+        """Whether another task can be submitted now."""
+
+    def submit(self, key: str, cells: Sequence[Cell]) -> None:
+        """Start a task. Only call this while `free`."""
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """The tasks that ended since the last call; waits at most ``seconds`` for the first one."""
+
+    def close(self) -> None:
+        """Stop all workers immediately; interrupted runs can be resumed."""
+
+
+# --- the folder ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The files of a sweep."""
+
+    root: Path
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[None]:
+        """Create the folder and hold its lock; a second sweep in the same folder is an error."""
+        if (self.root / "config.toml").exists():
+            raise UserError(f"{self.root} is the folder of a single run; choose another folder for the sweep.", "out")
+        try:
+            for name in ("runs", "logs", "notes"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The folder {self.root} cannot be created ({error.strerror}).", "out") from None
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(files.lock(self.lock, timeout=1.0))  # `read_status` holds it for a moment
+            except files.Locked:
+                message = f"Another sweep is running in {self.root}; wait for it or choose another folder."
+                raise UserError(message, "out") from None
             yield
-    except files.Locked:
-        raise UserError(
-            f"Another sweep is running in {folder.root}; see it with 'cll sweep status {folder.root}', wait for "
-            "it, or choose another --out."
-        ) from None
+
+    @property
+    def lock(self) -> Path:
+        """Held while a sweep runs."""
+        return self.root / ".lock"
+
+    def run(self, key: str) -> Path:
+        """The folder of a cell's run."""
+        return self.root / "runs" / key
+
+    def result(self, key: str) -> Path:
+        """The file that exists once the cell is done."""
+        return self.run(key) / "result.json"
+
+    def finished(self) -> dict[str, str]:
+        """The keys of all cells with a result -> '' or, if the file is damaged, a message."""
+        found: dict[str, str] = {}
+        for path in sorted((self.root / "runs").glob("*/result.json")):
+            try:
+                found[row_of(path)["config_hash"][:16]] = ""
+            except Damaged as error:
+                found.setdefault(path.parent.name, f"{error.fact} Restore it, or delete it to run the cell again.")
+        return found
+
+    def log(self, key: str) -> Path:
+        """The log of a cell."""
+        return self.root / "logs" / f"{key}.log"
+
+    def note(self, key: str) -> dict[str, Any]:
+        """What is known about a cell that is not done; {} if nothing."""
+        try:
+            found = json.loads(self._note(key).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write_note(self, key: str, **facts: Any) -> None:
+        """Replace the note of a cell; without facts, remove it."""
+        if facts:
+            files.atomic_write(self._note(key), json.dumps(facts))
+        else:
+            self._note(key).unlink(missing_ok=True)
+
+    def _note(self, key: str) -> Path:
+        return self.root / "notes" / f"{key}.note"  # not .json: results are searched by that ending
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The cells of the grid that was started last: key, name and number of epochs."""
+        path = self.root / "sweep.json"
+        try:
+            return [{name: cell[name] for name in ("key", "name", "epochs")} for cell in json.loads(path.read_bytes())]
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"There is no sweep in {self.root} (no sweep.json); name the folder of a sweep.") from None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}); start the sweep again to replace it.") from None
+
+    def write_plan(self, cells: Sequence[Cell]) -> None:
+        """Replace sweep.json."""
+        plan = [{"key": cell.key, "name": cell.name, "epochs": _epochs(cell)} for cell in cells]
+        files.atomic_write(self.root / "sweep.json", json.dumps(plan, indent=1) + "\n")
+
+
+def _epochs(cell: Cell) -> int:
+    """The number of lines that metrics.jsonl will have."""
+    return cell.config.training.self_training or cell.config.training.epochs
+
+
+# --- running ------------------------------------------------------------------------------------------------------
 
 
 class Sweep:
-    """A sweep under way. ``outcome``: the key of each cell that ended -> "" or why it failed."""
+    """One execution of a grid.
 
-    def __init__(
-        self,
-        cells: Sequence[Cell],
-        folder: SweepFolder,
-        executor: Executor,
-        how: How | None = None,
-        pack: int = 1,
-        tell: Tell = lambda *_: None,
-    ) -> None:
-        self.cells, self.folder, self.executor = cells, folder, executor
-        self.how, self.pack, self.tell = how or How(), pack, tell
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+    Args:
+        cells: The cells, each with its own key.
+        folder: Where to run; the caller must have claimed it (`SweepFolder.claim`).
+        executor: Who runs the cells.
+        pack: Cells per task. More than one run side by side in one worker, and end together.
+    """
+
+    def __init__(self, cells: Sequence[Cell], folder: SweepFolder, executor: Executor, pack: int = 1) -> None:
+        self.cells, self.folder, self.executor, self.pack = cells, folder, executor, pack
         self.outcome: dict[str, str] = {}
-        self._stages: dict[str, str] = {}  # stages that ended -> "" or why they failed
-        self._waiting: list[Unit] = []
-        self._running: dict[str, Unit] = {}
-        executor.on_death = self._tell_of_death
 
     def run(self) -> dict[str, str]:
-        """Run all that is left -> `outcome`. The folder must be `claimed`."""
-        self._write_plan()
+        """Run all cells that are not done.
+
+        Returns:
+            The key of each cell -> '' or why it failed.
+        """
+        self.folder.write_plan(self.cells)
         finished = self.folder.finished()
         for cell in self.cells:
-            self._look(cell, finished.get(cell.key))
-        self._waiting = make_plan([cell for cell in self.cells if cell.key not in self.outcome], self.pack)
-        while self._waiting or self._running:
-            self._submit()
-            for ended in self.executor.wait(1.0) if self._running else []:
-                self._close(self._running.pop(ended.key), ended)
+            self.folder.write_note(cell.key)  # a cell that failed before is waiting again
+            if cell.key in finished:
+                self._end(cell, finished[cell.key], new=False)
+        left = [cell for cell in self.cells if cell.key not in self.outcome]
+        waiting = [left[i : i + self.pack] for i in range(0, len(left), self.pack)]
+        running: dict[str, list[Cell]] = {}
+        while waiting or running:
+            while waiting and self.executor.free:
+                cells = waiting.pop(0)
+                running[cells[0].key] = cells
+                self.executor.submit(cells[0].key, cells)
+            for ended in self.executor.wait(1.0):
+                for cell in running.pop(ended.key):
+                    done = self.folder.result(cell.key).exists()
+                    self._end(cell, "" if done else ended.errors.get(cell.key, "It ended without a result."))
         return self.outcome
 
-    def _write_plan(self) -> None:
-        cells = [{"key": c.key, "name": c.name, "config": dataclasses.asdict(c.config)} for c in self.cells]
-        self.folder.write_plan({"sweep": self.name, "workers": self.executor.workers, "cells": cells})
-
-    def _look(self, cell: Cell, finished: Row | str | None) -> None:
-        """Skip a cell that is done; one whose result is damaged has failed."""
-        if isinstance(finished, str):
-            self._end(cell, finished, "failed")
-        elif finished is not None:
-            self._end(cell, "", "found")
-        elif self.folder.note(cell.key):
-            self.folder.write_note(cell.key)  # it may have failed before: now it waits
-
-    def _submit(self) -> None:
-        """Begin what can begin; cells whose stage failed end here."""
-        blocked = []
-        for unit in self._waiting:
-            reasons = [self._stages.get(key) for key in unit.needs]
-            if failed := next((reason for reason in reasons if reason), None):
-                self._close(unit, Ended(unit.key, lost=f"What it shares with other cells could not be made: {failed}"))
-            elif None in reasons or not self.executor.free:
-                blocked.append(unit)
-            else:
-                self._begin(unit)
-        self._waiting = blocked
-
-    def _begin(self, unit: Unit) -> None:
-        self._running[unit.key] = unit
-        work: Any
-        if unit.stage is not None:
-            work = RunStage(unit.stage, self.folder, self.how)
-            self.tell("starts", unit.stage.name, "", False)
-        else:
-            work = RunCells(unit.cells, self.folder, self.how, self.name)
-            for cell in unit.cells:
-                self.tell("starts", cell.name, "", True)
-        self.executor.submit(Task(unit.key, work))
-
-    def _tell_of_death(self, key: str, why: str) -> None:
-        unit = self._running[key]
-        for name in [unit.stage.name] if unit.stage is not None else [cell.name for cell in unit.cells]:
-            self.tell("goes on", name, why, unit.stage is None)
-
-    def _close(self, unit: Unit, ended: Ended) -> None:
-        if unit.stage is not None:
-            why = ended.failures.get(unit.key, ended.lost)
-            self._stages[unit.key] = why
-            self.tell("failed" if why else "done", unit.stage.name, why, False)
-        for cell in unit.cells:
-            lost = "" if self.folder.result(cell.key).exists() else ended.lost
-            why = ended.failures.get(cell.key, lost)
-            self._end(cell, why, "failed" if why else "done")
-
-    def _end(self, cell: Cell, why: str, happening: Happening) -> None:
+    def _end(self, cell: Cell, error: str, new: bool = True) -> None:
         assert cell.key not in self.outcome, f"{cell.name} ended twice"
-        self.outcome[cell.key] = why
-        if why:
-            self.folder.write_note(cell.key, failed=why)
-        self.tell(happening, cell.name, why, True)
+        self.outcome[cell.key] = error
+        count = f"[{len(self.outcome)}/{len(self.cells)}]"
+        if error:
+            self.folder.write_note(cell.key, failed=error)
+            log.warning("%s %s failed: %s", count, cell.name, error)
+        elif new:
+            log.info("%s %s done", count, cell.name)
+        log_progress(log, "cells", len(self.outcome), len(self.cells))
+
+
+# --- status -------------------------------------------------------------------------------------------------------
+
+State = Literal["done", "running", "failed", "waiting"]
+STATES: tuple[State, ...] = ("done", "running", "failed", "waiting")
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """The state of one cell, the share of its epochs that is done, and why it failed."""
+
+    name: str
+    state: State
+    share: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a sweep."""
+
+    alive: bool
+    """Whether a sweep is running in the folder."""
+    cells: tuple[CellStatus, ...]
+    others: int
+    """Finished runs in the folder that belong to earlier grids."""
+    damaged: tuple[str, ...]
+    """Messages about damaged results of earlier grids."""
+
+    def count(self, state: State) -> int:
+        """The number of cells in a state."""
+        return sum(cell.state == state for cell in self.cells)
+
+
+def read_status(root: str | Path) -> Status:
+    """Read the state of a sweep from its folder, without changing anything.
+
+    Args:
+        root: The folder of the sweep.
+    """
+    folder = SweepFolder(Path(root))
+    plan, finished, alive = folder.plan(), folder.finished(), files.is_locked(folder.lock)
+    cells = tuple(_cell_status(folder, cell, finished.pop(cell["key"], None), alive) for cell in plan)
+    damaged = tuple(error for error in finished.values() if error)
+    return Status(alive, cells, len(finished) - len(damaged), damaged)
+
+
+def _cell_status(folder: SweepFolder, cell: dict[str, Any], finished: str | None, alive: bool) -> CellStatus:
+    note = folder.note(cell["key"])
+    if finished == "":
+        return CellStatus(cell["name"], "done", 1.0)
+    if error := finished or note.get("failed"):
+        return CellStatus(cell["name"], "failed", error=error)
+    try:
+        lines = (folder.run(cell["key"]) / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        lines = 0
+    # notes of earlier sweeps are removed when a sweep starts
+    return CellStatus(cell["name"], "running" if alive and note else "waiting", min(1.0, lines / cell["epochs"]))

@@ -1,0 +1,314 @@
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from complementary.errors import UserError
+from complementary.reports.tables import Spread
+from complementary.sweeps.results import (
+    OPTIONS,
+    Damaged,
+    Group,
+    NotAResult,
+    Query,
+    Summary,
+    caption,
+    find,
+    parse_where,
+    pivot,
+    read_result,
+    read_results,
+    render,
+    summarize,
+)
+from complementary.training.run import run
+from tests.helpers import write_result
+
+STORED = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Write a result to a file -> its path."""
+    return lambda name, accuracy=0.5, **options: write_result(tmp_path / "results" / name, accuracy, **options)
+
+
+def accuracies(paths, **how):
+    return [row["accuracy_last"] for row in read_results(paths, **how).rows]
+
+
+# --- finding and reading ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_flat_and_hold_every_option_and_metric(tmp_path, quick):
+    result = run(quick, tmp_path / "x")
+    (row,) = read_results([tmp_path]).rows
+    assert (row["data"], row["mix"], row["clusters"]) == ("digits", "icm", 20)
+    assert row["accuracy_last"] == result["accuracy_last"]
+    assert row["examples"] == result["data"]["examples"]
+    assert json.loads(row["per_class_accuracy_last"]) == result["per_class_accuracy_last"]
+    assert row["config_hash"] == result["config_hash"]
+    assert set(OPTIONS) <= set(row)
+
+
+def test_find_lists_files_folders_and_patterns_once_and_skips_hidden_folders(put, tmp_path):
+    a, b, c = put("a.json"), put("deep/b/result.json"), put("deep/c.json")
+    put(".hidden/d.json")
+    (tmp_path / "results" / "note.txt").write_text("")
+    root = tmp_path / "results"
+    assert find([root]) == [a, c, b]
+    assert find([root / "deep" / "*", a, root]) == [b, c, a]
+    with pytest.raises(UserError, match="zzz"):
+        find([root / "zzz*"])
+
+
+def test_repeated_configurations_count_once(put, tmp_path):
+    put("a.json", 0.1), put("b.json", 0.9), put("c.json", 0.3, seed=1)
+    results = read_results([tmp_path / "results"])
+    assert [row["accuracy_last"] for row in results.rows] == [0.1, 0.3]
+    assert results.repeated == 1
+
+
+def test_select_matches_all_options(put, tmp_path):
+    put("a.json", flip=True), put("b.json", flip=False), put("c.json", long_tail=10.0)
+    results = read_results([tmp_path / "results"])
+    assert [row["flip"] for row in results.select({"flip": [True, None]})] == [True, None]
+    assert [row["long_tail"] for row in results.select({"long_tail": [10], "flip": [None]})] == [10.0]
+
+
+def alter(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda p: p.write_bytes(p.read_bytes()[:-40]), "not complete JSON"),
+        (lambda p: p.write_bytes(b""), "not complete JSON"),
+        (lambda p: p.write_bytes(b"\xff\xfe"), "not complete JSON"),
+        (lambda p: p.write_text(p.read_text().replace('"alpha": 0.4', '"alpha": 0.5')), "config_hash"),
+        (lambda p: p.write_text(p.read_text().replace('"alpha": 0.4', '"alpha": "x"')), "alpha"),
+        (lambda p: alter(p, accuracy_last="high"), "accuracy_last is high"),
+    ],
+)
+def test_damaged_files_are_named_and_can_be_skipped(put, tmp_path, harm, reason):
+    put("good.json", 0.1, seed=1)
+    bad = put("bad.json", 0.2)
+    harm(bad)
+    with pytest.raises(Damaged, match=reason) as caught:
+        read_results([tmp_path / "results"])
+    assert str(bad) in str(caught.value)
+    assert caught.value.option == "skip_damaged"
+    results = read_results([tmp_path / "results"], skip_damaged=True)
+    assert [row["accuracy_last"] for row in results.rows] == [0.1]
+    assert len(results.skipped) == 1
+
+
+@pytest.mark.parametrize("content", ['{"loss_last": 1, "config": {"data": "digits"}}', '{"config": {"training": {}}}'])
+def test_other_json_files_are_ignored_in_a_folder_but_not_by_name(put, tmp_path, content):
+    put("a.json", 0.1)
+    other = tmp_path / "results" / "encoder.json"
+    other.write_text(content)
+    assert accuracies([tmp_path / "results"]) == [0.1]
+    with pytest.raises(NotAResult, match=r"encoder\.json"):
+        read_results([other])
+
+
+@pytest.mark.parametrize("content", ["{}", "[1, 2]", "null"])
+def test_other_json_in_the_place_of_a_result_of_a_sweep_is_damage(put, tmp_path, content, monkeypatch):
+    bad = put("sweep/runs/0123456789abcdef/result.json", 0.2, seed=1)
+    put("sweep/runs/fedcba9876543210/result.json", 0.1)
+    bad.write_text(content)
+    assert accuracies([tmp_path]) == [0.1]  # without sweep.json, a run of another kind, such as a pretraining
+    (tmp_path / "results/sweep/sweep.json").write_text("[]")
+    for place in (tmp_path, bad.parent.parent, bad):
+        with pytest.raises(Damaged, match="not the result"):
+            read_results([place])
+    monkeypatch.chdir(bad.parent)
+    with pytest.raises(Damaged):
+        read_results(["result.json"])
+    assert accuracies([tmp_path], skip_damaged=True) == [0.1]
+
+
+def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_path):
+    path = put("old.json", 0.7)
+    put("same.json", 0.8)
+    content = json.loads(path.read_text())
+    del content["config"]["variant"]["clean_pass"]
+    path.write_text(json.dumps(content | {"config_hash": "of an earlier version"}))
+    assert read_result(path)["accuracy_last"] == 0.7
+    results = read_results([path.parent])
+    assert results.repeated == 1
+    assert results.rows[0]["clean_pass"] is False
+
+
+# --- the stored results -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "runs", "query", "wanted"),
+    [
+        (
+            "features",
+            60,
+            Query(parse_where(["loss=s-exp", "mix=none"]), value=("accuracy_selected",)),
+            "87.88 ± 0.25 (5)",
+        ),
+        (
+            "features-800",
+            30,
+            Query(parse_where(["loss=s-exp", "mirror=true"]), value=("accuracy_selected",)),
+            "89.22 ± 0.23 (5)",
+        ),
+        ("self-training", 5, Query(value=("accuracy_selected",)), "90.76 ± 0.26 (5)"),
+        ("self-training", 5, Query(), "90.83 ± 0.12 (5)"),
+        ("features-labels", 60, Query(parse_where(["data=aclcifar10", "loss=fwd"])), "81.67 ± 0.18 (3)"),
+    ],
+)
+def test_stored_results_have_the_documented_means(folder, runs, query, wanted):
+    results = read_results([STORED / folder])
+    assert (len(results.rows), results.repeated) == (runs, 0)
+    ((row,),) = (table.rows for table in pivot(summarize(results, query)))
+    assert row[-1] == wanted
+
+
+def test_stored_results_are_named_after_their_configuration():
+    for folder in ("features", "features-800", "features-labels", "self-training"):
+        for row in read_results([STORED / folder]).rows:
+            assert row["config_hash"][:12] in row["path"]
+
+
+def test_results_are_read_without_torch():
+    code = "import sys, complementary.cli.report, complementary.cli.sweep; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+# --- queries ------------------------------------------------------------------------------------------------------
+
+WHERE = {"long_tail": [10.0]}
+
+
+@pytest.fixture
+def results(put, tmp_path):
+    """2 losses x 2 mixers x 2 long tails x 3 seeds with distinct accuracies."""
+    grid = [(x, m, t, s) for x in ("dm", "s-nl") for m in ("micm", "none") for t in (10.0, 2.0) for s in range(3)]
+    for number, (loss, mix, tail, seed) in enumerate(grid):
+        options = {"loss": loss, "mix": mix, "long_tail": tail, "seed": seed, "alpha": 0.1 if tail == 10.0 else 0.4}
+        alter(put(f"{number:02}.json", number / 100, **options), accuracy_selected=None, note="text")
+    return read_results([tmp_path / "results"])
+
+
+def test_summarize_averages_over_seeds(results):
+    summary = summarize(results, Query(WHERE, ("loss",), ("mix",)))
+    found = {tuple(group.keys.values()): group.spreads["accuracy_last"] for group in summary.groups}
+    values = [0.00, 0.01, 0.02]  # dm, micm, 10, three seeds
+    assert found["dm", "micm"] == Spread(pytest.approx(0.01), pytest.approx(statistics.stdev(values)), 3)
+    assert len(found) == 4
+
+
+def test_summarize_leaves_missing_values_blank(results):
+    query = Query(WHERE | {"seed": [1]}, ("loss", "mix"), value=("accuracy_last", "accuracy_selected"))
+    first = summarize(results, query).groups[0]
+    assert first.spreads["accuracy_last"].deviation is None
+    assert first.spreads["accuracy_selected"] is None
+
+
+def test_summarize_refuses_to_average_over_options_that_are_not_named(results):
+    with pytest.raises(UserError, match=r"long_tail = 10, 2; alpha = 0.1, 0.4\.") as caught:
+        summarize(results, Query({}, ("loss",), ("mix",)))
+    assert caught.value.option == "where"
+    with pytest.raises(UserError, match="mix = micm, none"):
+        summarize(results, Query(WHERE, ("loss",)))
+    assert len(summarize(results, Query({}, ("loss", "long_tail"), ("mix",))).groups) == 8  # alpha goes with long_tail
+
+
+def test_summarize_without_rows_uses_all_options_that_vary(results):
+    assert summarize(results, Query({"loss": ["dm"]})).query.rows == ("long_tail", "mix", "alpha")
+    only = summarize(results, Query({"loss": ["dm"], "mix": ["none"]} | WHERE))
+    assert only.query.rows == ("loss", "mix")
+    assert len(only.groups) == 1
+
+
+def test_levels_follow_the_configuration_or_the_query(results):
+    summary = summarize(results, Query({}, ("long_tail",), ("mix", "loss")))
+    assert summary.levels(("long_tail",)) == [(2.0,), (10.0,)]
+    assert summary.levels(("mix", "loss")) == [("none", "s-nl"), ("none", "dm"), ("micm", "s-nl"), ("micm", "dm")]
+    asked = summarize(results, Query({"mix": ["micm", "none"]}, ("long_tail", "loss"), ("mix",)))
+    assert asked.levels(("mix",)) == [("micm",), ("none",)]
+
+
+def test_summarize_reports_what_it_cannot_answer(results):
+    with pytest.raises(UserError, match="24 results loss is dm, s-nl"):
+        summarize(results, Query({"loss": ["fwd"]}))
+    with pytest.raises(UserError, match=r"'luck' .*accuracy_last"):
+        summarize(results, Query(WHERE, ("loss", "mix"), value=("luck",)))
+    with pytest.raises(UserError, match="note is not a number"):
+        summarize(results, Query(WHERE, ("loss", "mix"), value=("note",)))
+
+
+def test_parse_where_uses_the_type_of_the_option():
+    found = parse_where(["mix=none,icm", "long-tail=100", "flip=none,true", "clusters=50", "padding=none"])
+    assert found == {
+        "mix": ["none", "icm"],
+        "long_tail": [100.0],
+        "flip": [None, True],
+        "clusters": [50],
+        "padding": [None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("term", "message"),
+    [("loss", "'loss'"), ("loss=", "OPTION=VALUE"), ("lots=1", "'lots'"), ("alpha=much", "'much' .* alpha")],
+)
+def test_parse_where_names_the_bad_term(term, message):
+    with pytest.raises(UserError, match=message):
+        parse_where([term])
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def group(accuracy=None, **keys):
+    return Group(keys, {"accuracy_last": accuracy or Spread(0.5, None, 1)})
+
+
+def test_render_has_a_caption_and_a_table_for_each_value_of_by(results):
+    text = render(summarize(results, Query({"mix": ["none"]}, ("loss",), (), ("long_tail",))), "text")
+    assert text.startswith(
+        "accuracy_last: mean ± standard deviation (number of seeds), in percent; mix = none\n\nlong_tail = 2\n"
+    )
+    assert "\n\nlong_tail = 10\nloss     accuracy_last\n----------------------\ns-nl  19.00 ± 1.00 (3)\n" in text
+
+
+def test_render_csv_has_a_line_per_group_in_full_precision(results):
+    lines = render(summarize(results, Query({}, ("loss",), ("mix", "long_tail"))), "csv").splitlines()
+    assert lines[0] == "loss,mix,long_tail,value,mean,std,n"
+    *keys, name, mean, deviation, count = lines[1].split(",")
+    assert (keys, name, count) == (["s-nl", "none", "2"], "accuracy_last", "3")
+    assert float(mean) == statistics.fmean([0.21, 0.22, 0.23])
+    assert float(deviation) == pytest.approx(0.01)
+
+
+def test_pivot_leaves_missing_cells_blank_and_drops_empty_rows():
+    groups = [
+        group(mix="icm", loss="dm", alpha=0.1),
+        group(mix="none", loss="dm", alpha=0.4),
+        group(mix="icm", loss="s-nl", alpha=0.1),
+    ]
+    plain, mixed = pivot(Summary(Query({}, ("loss",), ("alpha",), ("mix",)), groups))
+    assert plain.header == ["loss", "0.1", "0.4"]
+    assert plain.rows == [["dm", "", "50.00 (1)"]]
+    assert mixed.rows == [["s-nl", "50.00 (1)", ""], ["dm", "50.00 (1)", ""]]
+
+
+def test_pivot_shows_several_metrics_side_by_side_and_only_fractions_in_percent():
+    query = Query({}, ("loss",), ("mix",), value=("accuracy_last", "train_seconds"))
+    spreads = {"accuracy_last": Spread(0.19, 0.01, 3), "train_seconds": Spread(12.0, 0.5, 3)}
+    (table,) = pivot(Summary(query, [Group({"loss": "dm", "mix": "icm"}, spreads)]))
+    assert table.header == ["loss", "icm, accuracy_last", "icm, train_seconds"]
+    assert table.rows == [["dm", "19.00 ± 1.00 (3)", "12 ± 0.5 (3)"]]
+    assert "percent" not in caption(query)
