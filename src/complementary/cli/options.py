@@ -171,7 +171,7 @@ def _read(kind: type, arguments: Sequence[str], prog: str, default: Any = tyro.M
         default=default,
         description=description,
         registry=registry,
-        config=(tyro.conf.OmitArgPrefixes,),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName),
     )
     return cast(_Values, found)
 
