@@ -43,8 +43,8 @@ class PlainImages(TorchDataset[Example]):
     def __init__(self, task: Task, count: int) -> None:
         self.images: Images = task.inputs[:count].cpu().numpy()
         self.excluded = task.excluded[:count].cpu().float()
-        assert task.group is not None
-        self.cluster: list[int] = task.group[:count].tolist()
+        assert task.cluster is not None
+        self.cluster: list[int] = task.cluster[:count].tolist()
         self.mean, self.std = (t.cpu().float().numpy()[:, None, None] for t in (task.mean, task.std))
 
     def __len__(self) -> int:

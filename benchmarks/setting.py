@@ -23,7 +23,7 @@ from complementary.config import Config
 from complementary.data import Dataset, Split
 from complementary.engine.backend import Engine
 from complementary.rng import generator
-from complementary.training.task import Task, prepare
+from complementary.training.task import Task, build_task
 
 log = logging.getLogger("benchmarks")
 Row = dict[str, Any]
@@ -181,9 +181,9 @@ def synthetic(images: int, test_images: int, classes: int = CLASSES) -> Dataset:
 
 def clustered(dataset: Dataset, clusters: int) -> Task:
     """All images of ``dataset`` with one uniform complementary label each, and random clusters."""
-    task = prepare(Config.of(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
+    task = build_task(Config.of(data="synthetic", mix="none", holdout=0.0, batch=2), dataset)
     group = torch.randint(clusters, (len(task.inputs),), generator=generator(0, "bench clusters"))
-    return dataclasses.replace(task, group=group)
+    return dataclasses.replace(task, cluster=group)
 
 
 # --- timers ---------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from complementary.config import Config
 from complementary.data import Dataset, Split
 from complementary.data.rows import Rows
 from complementary.engine.backend import WARM_UP, Engine, device_name
-from complementary.engine.batches import Ahead
+from complementary.engine.batches import Prefetcher
 from complementary.rng import generator
-from complementary.training.task import prepare
+from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
 
 CLASSES = 10
@@ -49,7 +49,7 @@ def stream_speed(
         plan = [torch.randint(images, (batch,), generator=random) for _ in range(steps)]
         seconds = _seconds(lambda: [inputs[rows] for rows in plan], engine)
         row["gathered_gb_per_second"] = steps * batch * inputs[:1].nbytes / 1e9 / seconds
-        seconds = _seconds(lambda: _through(Ahead(Rows(inputs), plan, batch, engine.device)), engine)
+        seconds = _seconds(lambda: _through(Prefetcher(Rows(inputs), plan, batch, engine.device)), engine)
         row["copied_gb_per_second"] = steps * batch * inputs[:1].nbytes / 1e9 / seconds
         options = {"model": model, "batch": batch, "mix": mix, "holdout": 0.0, "epochs": 1_000_000}
         for how in ("never", "always"):
@@ -79,7 +79,7 @@ def _training(inputs: Tensor, engine: Engine, options: dict[str, Any], steps: in
     names = tuple(map(str, range(CLASSES)))
     dataset = Dataset("random", Split(inputs, truth), None, names, half, half)
     config = Config.of(data="random", **options)
-    trainer = Trainer(config, prepare(config, dataset, str(engine.device)), engine)
+    trainer = Trainer(config, build_task(config, dataset, str(engine.device)), engine)
     with contextlib.closing(trainer):
         for _ in range(WARM_UP + 2):
             trainer.advance()
@@ -87,8 +87,8 @@ def _training(inputs: Tensor, engine: Engine, options: dict[str, Any], steps: in
     return steps * trainer.batch / seconds
 
 
-def _through(pieces: Ahead) -> None:
-    for _ in pieces:
+def _through(batches: Prefetcher) -> None:
+    for _ in batches:
         pass
 
 

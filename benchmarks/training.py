@@ -154,7 +154,7 @@ def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
         return forward_backward(icm, icm.model, x, excluded)
 
     def update(index: Tensor, random: torch.Generator) -> Tensor:
-        icm.optimiser.step()
+        icm.optimizer.step()
         return icm.loss_sum
 
     named = {"load": load, "mix (icm)": mix(icm), "forward + backward": learn, "optimiser": update}
@@ -167,7 +167,7 @@ def mixed(
     """Mix x [B, ...] and excluded [B, K] of the examples at ``index`` as the step of ``trainer`` does."""
     assert trainer.mixer is not None
     draw = trainer.mixer.draw(len(index), trainer.device, random)
-    result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.task.group, index, draw, random)
+    result: tuple[Tensor, Tensor] = trainer.mix(trainer.mixer, x, excluded, trainer.task.cluster, index, draw, random)
     return result
 
 

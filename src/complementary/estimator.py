@@ -16,12 +16,12 @@ from complementary import labels
 from complementary.config import Config
 from complementary.data.dataset import Dataset, Split
 from complementary.engine.backend import choose_device
-from complementary.engine.run_folder import loop
+from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
 from complementary.reports.terminal import log_to_stderr
 from complementary.scores import estimated_accuracy
 from complementary.training.predict import Predictor
-from complementary.training.run import start
+from complementary.training.run import build_trainer
 from complementary.training.trainer import Trainer
 
 try:
@@ -153,8 +153,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         names = tuple(map(str, range(excluded.shape[1])))
         dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
         with log_to_stderr() if self.verbose else nullcontext():
-            trainer = start(_sized(config, self, len(inputs)), str(device), dataset, progress=_EpochLog())
-            loop(trainer, progress=_EpochLog())
+            trainer = build_trainer(_sized(config, self, len(inputs)), str(device), dataset, progress=_EpochLog())
+            trainer.run(_EpochLog())
         self.predictor_ = _predictor(trainer).to("cpu")
         self.history_: list[dict[str, Any]] = trainer.history
         self.classes_ = np.arange(excluded.shape[1])
@@ -240,8 +240,8 @@ def _predictor(trainer: Trainer) -> Predictor:
         trainer.model.load_state_dict(trainer.selected)
     network, task = trainer.model.eval(), trainer.task
     network.zero_grad(set_to_none=True)
-    shape = task.shape if task.lens is None else task.lens.shape
-    return Predictor(network, task.classes, shape, task.mean, task.std, task.lens)
+    shape = task.shape if task.encoder is None else task.encoder.shape
+    return Predictor(network, task.classes, shape, task.mean, task.std, task.encoder)
 
 
 class _EpochLog:
@@ -250,7 +250,7 @@ class _EpochLog:
     def __init__(self) -> None:
         self.last = float("-inf")
 
-    def __call__(self, trainer: Trainer) -> None:
+    def __call__(self, trainer: TrainingLoop) -> None:
         now = time.monotonic()
         if trainer.step_in_epoch == 0 and (trainer.done or now - self.last >= 2):
             self.last, row = now, trainer.history[-1]

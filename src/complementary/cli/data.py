@@ -196,13 +196,13 @@ def _class_counts(split: Split | None, classes: int) -> list[str]:
 def relabel(dataset: Dataset, labels: str, per_example: int, long_tail: float, seed: int) -> tuple[Dataset, str]:
     """``dataset`` with the examples and labels that ``cll train`` would take, and words that say so."""
     from complementary.config import Config  # below this package, so only where it is needed
-    from complementary.data.selection import supervise
+    from complementary.data.selection import select
 
     train = dataset.train
     if labels == "given" and long_tail == 1:
         return dataset, "" if train.excluded is None else "labels as given"
     config = Config.of(labels=labels, per_example=per_example, long_tail=long_tail, seed=seed)
-    chosen, _, excluded = supervise(config, dataset)
+    chosen, _, excluded = select(config, dataset)
     train = dataclasses.replace(train.take(chosen), excluded=excluded)
     words = "labels as given" if labels == "given" else f"labels {labels}, {per_example} per example, seed {seed}"
     tail = f"long tail {long_tail:g}; " if long_tail != 1 else ""

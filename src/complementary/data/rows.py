@@ -1,4 +1,4 @@
-"""Some rows of a tensor that is left where it is: a memory map stays on the disk until a row is wanted."""
+"""Some rows of a tensor without a copy: a memory map stays on the disk until a row is needed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows at ``index`` int [N] (on the CPU; None: all) of ``source`` [M, ...], without a copy of them."""
+    """The rows at ``index`` of ``source``, without a copy.
+
+    Attributes:
+        source: Tensor [M, ...].
+        index: Positions in the source, int [N], on the CPU; None: all rows.
+    """
 
     source: Tensor
     index: Tensor | None = None
@@ -19,41 +24,39 @@ class Rows:
 
     @property
     def shape(self) -> torch.Size:
-        """As if the rows were one tensor, [N, ...]."""
+        """Shape of the rows as one tensor, [N, ...]."""
         return torch.Size((len(self), *self.source.shape[1:]))
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions, that of the rows' among them."""
         return self.source.ndim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the elements."""
         return self.source.dtype
 
     @property
     def nbytes(self) -> int:
-        """What a copy of the rows would take."""
+        """Size of a copy of the rows."""
         return self.shape.numel() * self.source.element_size()
 
     def whole(self) -> Tensor:
-        """The rows as one tensor [N, ...]: a copy, unless all are wanted."""
+        """The rows as one tensor [N, ...]: a copy, unless they are all rows."""
         return self.source if self.index is None else self.source[self.index]
 
-    def places(self, index: Tensor) -> Tensor:
-        """Where the rows at ``index`` int [B] are in the source: int [B]."""
+    def positions(self, index: Tensor) -> Tensor:
+        """Positions in the source of the rows at ``index`` int [B] -> int [B]."""
         return index if self.index is None else self.index[index]
 
     def take(self, index: Tensor | slice) -> "Rows":
-        """Those at ``index``, still without a copy."""
+        """The rows at ``index``, without a copy."""
         if self.index is None:
             index = torch.arange(len(self))[index].contiguous() if isinstance(index, slice) else index
             return Rows(self.source, index)
         return Rows(self.source, self.index[index].contiguous())
 
     def split(self, count: int) -> Iterator[Tensor]:
-        """Copies of up to ``count`` rows at a time."""
+        """Iterate over copies of up to ``count`` rows."""
         if self.index is None:
             yield from self.source.split(count)
         else:
@@ -61,27 +64,27 @@ class Rows:
                 yield self.source[part]
 
     def to(self, device: torch.device) -> "Rows":
-        """The rows on ``device``: themselves if they are there, else a copy of just them, made piece by piece."""
+        """The rows on ``device``: unchanged if they are there, else a copy of only these rows, made in parts."""
         if self.is_on(device):
             return self
-        there = torch.empty(self.shape, dtype=self.dtype, device=device)
+        copy = torch.empty(self.shape, dtype=self.dtype, device=device)
         done = 0
-        for part in self.split(self.portion(2**28)):
-            there[done : done + len(part)] = part
+        for part in self.split(self.rows_within(2**28)):
+            copy[done : done + len(part)] = part
             done += len(part)
-        return Rows(there)
+        return Rows(copy)
 
     def is_on(self, device: torch.device) -> bool:
-        """Whether the source is there (``cuda`` means any card)."""
+        """Whether the source is on ``device`` (``cuda``: on any GPU)."""
         place = self.source.device
         return place.type == device.type and device.index in (None, place.index)
 
-    def portion(self, limit: int) -> int:
-        """How many rows fit ``limit`` bytes, at least one."""
-        return max(1, limit // max(1, self.source[:1].nbytes))
+    def rows_within(self, size: int) -> int:
+        """Number of rows that fit ``size`` bytes, at least one."""
+        return max(1, size // max(1, self.source[:1].nbytes))
 
 
 def rows_of(source: Tensor, index: Tensor) -> Rows:
-    """The rows of ``source`` at ``index`` int [N]; where that is all of them in order, nothing is gathered later."""
-    all_of_them = len(index) == len(source) and bool((index == torch.arange(len(source))).all())
-    return Rows(source, None if all_of_them else index)
+    """The rows of ``source`` at ``index`` int [N]; if these are all rows in order, no index is needed."""
+    everything = len(index) == len(source) and bool((index == torch.arange(len(source))).all())
+    return Rows(source, None if everything else index)

@@ -1,86 +1,154 @@
-"""Which examples are learnt from, and what is said of them: subset, complementary labels, transition matrices."""
+"""Which examples a run uses, and their complementary labels and transition matrices."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from complementary import labels, long_tail, transitions
-from complementary.config import Config
-from complementary.data import Dataset
+from complementary import labels, long_tail, oracle, transitions
+from complementary.config import Config, PretrainConfig
+from complementary.data.dataset import Dataset
 from complementary.data.registry import TABLE
 from complementary.errors import UserError
 
+# --- examples -----------------------------------------------------------------------------------------------------
 
-def supervise(config: Config, dataset: Dataset) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Choose the examples and their labels -> (index int [M], generating matrix [K, K] or None, excluded [M, K])."""
-    source, classes, train = config.dataset, len(dataset.classes), dataset.train
-    if train.truth is None and train.excluded is None:
-        raise UserError(
-            f"The set {dataset.name} holds no labels at all, which is enough for cll pretrain only; give complementary "
-            "ones (not_y in an .npz, or cll data import --labels)."
+
+@dataclass(frozen=True)
+class Subset:
+    """Which training examples of a dataset are used: all of them, or a long tail.
+
+    Attributes:
+        long_tail: Ratio of the largest to the smallest class.
+        head: Size of the largest class; None: as in the paper, else the size of the smallest class.
+        order: Whether the seed draws the examples of each class, or the first ones are taken.
+        seed: The seed.
+    """
+
+    long_tail: float = 1.0
+    head: int | None = None
+    order: Literal["seed", "first"] = "seed"
+    seed: int = 0
+
+    @staticmethod
+    def of(config: Config | PretrainConfig) -> "Subset":
+        """The examples of a run or of a pretraining."""
+        if isinstance(config, PretrainConfig):
+            return Subset(config.long_tail, config.head, config.subset, config.seed)
+        options, ratio = config.dataset, config.dataset.long_tail
+        if options.labels.startswith("setup"):
+            tail, _ = long_tail.setup(options.labels)
+            if ratio not in (1.0, tail):
+                raise UserError(
+                    f"labels = {options.labels} means a long tail of {tail:g}, but long_tail is {ratio:g}.", "long_tail"
+                )
+            ratio = tail
+        return Subset(ratio, options.head, "first" if options.draws == "paper" else options.subset, config.seed)
+
+    def index(self, dataset: Dataset) -> Tensor:
+        """Positions of the examples in the training split of ``dataset``, int [M]."""
+        train, seed = dataset.train, None if self.order == "first" else self.seed
+        return long_tail.subset(
+            train.truth, len(dataset.classes), len(train), self.long_tail, self.head, dataset.head, seed
         )
-    spec, ratio = resolve(config, dataset)
-    seed = None if source.draws == "paper" or source.subset == "first" else config.seed
-    chosen = long_tail.subset(train.truth, classes, len(train), ratio, source.head, dataset.head, seed)
-    if spec == "given":
-        if train.excluded is None:
-            raise UserError(f"The set {dataset.name} comes without complementary labels; use --labels uniform.")
-        return chosen, None, train.excluded[chosen]
-    truth = truth_of(dataset, "drawing labels")[chosen]
-    transition = transitions.parse(spec, classes)
-    if source.draws == "paper":
-        if spec != "uniform" or source.per_example != 1:
-            raise UserError("--draws paper knows only one uniform label per example; drop it for other labels.")
-        return chosen, transition, labels.draw_as_paper(truth, classes)
-    excluded = labels.draw(truth, transition, source.per_example, config.seed)
-    return chosen, labels.marginal(transition, source.per_example), excluded
 
-
-def resolve(config: Config, dataset: Dataset) -> tuple[str, float]:
-    """What --labels and --long-tail come to: (label spec without auto and setups, long-tail ratio)."""
-    spec, ratio = config.dataset.labels, config.dataset.long_tail
-    if spec == "auto":
-        return ("uniform" if dataset.train.excluded is None else "given"), ratio
-    if not spec.startswith("setup"):
-        return spec, ratio
-    tail, inner = long_tail.setup(spec)
-    if ratio not in (1.0, tail):
-        raise UserError(f"--labels {spec} sets the long tail to {tail:g}, but --long-tail says {ratio:g}.")
-    return inner, tail
-
-
-def truth_of(dataset: Dataset, purpose: str) -> Tensor:
-    """The true labels int [N], or a sentence that says what needed them."""
-    if dataset.train.truth is None:
-        raise UserError(f"The set {dataset.name} has no true labels, which {purpose} needs; use --labels given.")
-    return dataset.train.truth
-
-
-def matrices(
-    config: Config, truth: Tensor | None, excluded: Tensor, generating: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """(matrix for SCEL and URE, matrix for the loss): only the second may be an oracle."""
-    classes, spec = excluded.shape[1], config.training.transition
-    known = transitions.uniform(classes) if generating is None else generating
-    if spec in ("auto", "estimate"):  # the estimate needs a first training; it replaces this later
-        return known, known
-    if spec == "oracle":
-        if truth is None:
-            raise UserError("--transition oracle counts the true labels, but this set has none; use estimate.")
-        return known, transitions.empirical_transition(truth, excluded)
-    matrix = transitions.parse(spec, classes)
-    return matrix, matrix
+    @property
+    def is_everything(self) -> bool:
+        return self.long_tail == 1 and self.head is None
 
 
 def count_examples(config: Config) -> int:
-    """The number of training examples of a named dataset, before a validation split is held out."""
-    chosen, named = config.dataset, TABLE[config.dataset.data]
-    if chosen.long_tail == 1 and chosen.head is None:
+    """Number of training examples of a named dataset, including the validation split."""
+    subset, named = Subset.of(config), TABLE[config.dataset.data]
+    if subset.is_everything:
         return named.train
-    head = chosen.head or named.head or named.train // len(named.classes)
-    return sum(long_tail.class_sizes(head, chosen.long_tail, len(named.classes)))
+    head = subset.head or named.head or named.train // len(named.classes)
+    return sum(long_tail.class_sizes(head, subset.long_tail, len(named.classes)))
 
 
 def same_for_all_seeds(config: Config) -> bool:
     """Whether runs with different seeds train on the same examples."""
-    chosen = config.dataset
-    everything = chosen.long_tail == 1 and chosen.head is None
-    return everything or chosen.draws == "paper" or chosen.subset == "first"
+    subset = Subset.of(config)
+    return subset.is_everything or subset.order == "first"
+
+
+# --- labels -------------------------------------------------------------------------------------------------------
+
+
+class Selection(NamedTuple):
+    """The examples of a run and their complementary labels.
+
+    Attributes:
+        examples: Positions in the training split of the dataset, int [M].
+        transition: The matrix that the labels were drawn with, [K, K]; None: they came with the data.
+        excluded: Complementary labels, uint8 [M, K].
+    """
+
+    examples: Tensor
+    transition: Tensor | None
+    excluded: Tensor
+
+
+def select(config: Config, dataset: Dataset) -> Selection:
+    """Select the training examples of a run, and draw their complementary labels unless they came with the data."""
+    options, classes, train = config.dataset, len(dataset.classes), dataset.train
+    if train.truth is None and train.excluded is None:
+        raise UserError(
+            f"The dataset {dataset.name} has no labels, which is enough for pretraining only; add complementary labels "
+            "(not_y in an .npz file, or a table of labels with cll data import)."
+        )
+    source, index = label_source(config, dataset), Subset.of(config).index(dataset)
+    if source == "given":
+        if train.excluded is None:
+            raise UserError(f"The dataset {dataset.name} has no complementary labels; use labels = uniform.", "labels")
+        return Selection(index, None, train.excluded[index])
+    truth = require_truth(dataset, "drawing labels")[index]
+    transition = transitions.parse(source, classes)
+    if options.draws == "paper":
+        if source != "uniform" or options.per_example != 1:
+            raise UserError("draws = paper supports one uniform label per example only.", "draws")
+        return Selection(index, transition, labels.draw_as_paper(truth, classes))
+    excluded = labels.draw(truth, transition, options.per_example, config.seed)
+    return Selection(index, labels.marginal(transition, options.per_example), excluded)
+
+
+def label_source(config: Config, dataset: Dataset) -> str:
+    """The option ``labels`` with ``auto`` and the paper's setups resolved: given, uniform, biased:RATIO, …"""
+    source = config.dataset.labels
+    if source == "auto":
+        return "uniform" if dataset.train.excluded is None else "given"
+    return long_tail.setup(source)[1] if source.startswith("setup") else source
+
+
+def require_truth(dataset: Dataset, purpose: str) -> Tensor:
+    """The true labels of the training split, int [N]; raises if there are none."""
+    if dataset.train.truth is None:
+        raise UserError(f"The dataset {dataset.name} has no true labels, which {purpose} needs.")
+    return dataset.train.truth
+
+
+def transition_matrices(
+    config: Config, truth: Tensor | None, excluded: Tensor, generating: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Transition matrices of a run.
+
+    Args:
+        config: The configuration.
+        truth: True labels, int [M], if known; used for ``transition = oracle`` only.
+        excluded: Complementary labels, [M, K].
+        generating: The matrix that the labels were drawn with, [K, K], if known.
+
+    Returns:
+        The matrix for SCEL and URE, and that for the loss, [K, K] each. Only the second one may be an oracle. For
+        ``transition = estimate`` both are replaced after a first training.
+    """
+    classes, source = excluded.shape[1], config.training.transition
+    known = transitions.uniform(classes) if generating is None else generating
+    if source in ("auto", "estimate"):
+        return known, known
+    if source == "oracle":
+        if truth is None:
+            raise UserError("transition = oracle needs true labels, but there are none; use estimate.", "transition")
+        return known, oracle.empirical_transition(truth, excluded)
+    matrix = transitions.parse(source, classes)
+    return matrix, matrix

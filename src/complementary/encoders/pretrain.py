@@ -296,4 +296,4 @@ def check_images(dataset: Dataset, batch: int, count: int) -> None:
 def views_for(config: PretrainConfig, dataset: Dataset) -> Views:
     """The augmentation of a pretraining."""
     c, flip = config, dataset.flip if config.flip is None else config.flip
-    return Views(c.min_scale, 0.5 * flip, c.jitter, grey=c.grayscale, blur=c.blur, solarise=c.solarize)
+    return Views(c.min_scale, 0.5 * flip, c.jitter, grayscale=c.grayscale, blur=c.blur, solarize=c.solarize)

@@ -1,11 +1,11 @@
-"""A job in a folder: started, interrupted, resumed and finished, without ever losing what is there.
+"""The folder of a run: locked while it runs, resumable after any interruption.
 
-| file | what |
+| file | content |
 |---|---|
 | config.toml | the configuration |
-| metrics.jsonl | one line per finished epoch; the same bytes however often the job was interrupted |
-| checkpoint.safetensors | while it runs: everything needed to go on |
-| result.json | written last; the job is finished once it is there |
+| metrics.jsonl | one line per epoch; the same bytes however often the run was interrupted |
+| checkpoint.safetensors | while it runs: everything needed to continue |
+| result.json | written last; the run is finished if it exists |
 """
 
 import contextlib
@@ -13,202 +13,226 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 
 from complementary import files
 from complementary.config import BaseConfig, differences, read_toml, to_toml
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.loop import TrainingLoop
+from complementary.engine.loop import Progress, TrainingLoop
 from complementary.errors import UserError
 
-AnyLoop = TypeVar("AnyLoop", bound=TrainingLoop)
+FILES = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
 
 
-def carry_out(
-    folder: Path,
-    config: BaseConfig,
-    make: Callable[[], AnyLoop],
-    finish: Callable[[Path, AnyLoop], dict[str, Any]],
-    *,
-    resume: bool = False,
-    checkpoint_seconds: float = 30.0,
-    progress: Callable[[AnyLoop], None] | None = None,
-    processes: ProcessGroup = SINGLE_PROCESS,
-) -> dict[str, Any]:
-    """Do the job that ``make`` makes, in ``folder`` -> what ``finish`` returns, also written to result.json.
+class RunFolder:
+    """The folder of one run, as a context manager.
 
-    ``finish`` writes what the job leaves behind (weights). ``resume``: go on with the job that is there;
-    one that is finished is not done again. Of a ``processes`` only process 0 writes, and returns something.
+        with RunFolder(path, config, resume=True) as folder:
+            if not folder.finished:
+                folder.train(loop)
+                folder.finish(result)
+            return folder.result()
+
+    Entering creates and locks the folder. With several processes only rank 0 locks and writes. If the run fails before
+    anything was written, a new folder is removed again.
+
+    Args:
+        path: The folder.
+        config: The configuration of the run.
+        resume: Continue the run in the folder; a finished run is not repeated.
+        processes: The processes that share the work.
+
+    Attributes:
+        finished: Whether the folder contains the result of this run.
+
+    Raises:
+        UserError: Another process uses the folder, or it contains something else than this run.
     """
-    if not processes.is_main:
-        _follow(folder, make, processes)
-        return {}
-    with _locked(folder):
-        finished = _finished(folder, config, resume)
-        processes.broadcast(torch.tensor(int(finished)))
-        if finished:
-            return result_of(folder)
-        job = make()
-        _restore(folder, job)
-        _open(folder, config, job)
-        loop(job, folder, checkpoint_seconds, progress)
-        result = finish(folder, job)
-        files.atomic_write(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def __init__(
+        self, path: Path, config: BaseConfig, *, resume: bool = False, processes: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
+        self.path, self.config, self.resume, self.processes = path, config, resume, processes
+        self.finished = False
+        self._new = False
+        self._lock = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            if self.processes.is_main:
+                self._acquire()
+            finished = self.processes.is_main and self._check()
+            self.finished = bool(self.processes.broadcast(torch.tensor(int(finished))))
+        except BaseException:
+            self._release(failed=True)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release(failed=kind is not None)
+
+    def train(self, loop: TrainingLoop, progress: Progress | None = None, checkpoint_seconds: float = 30.0) -> None:
+        """Train to the end, from the checkpoint if there is one.
+
+        Ctrl-C takes effect after the current step, once a checkpoint is written.
+
+        Args:
+            loop: The training.
+            progress: Called after every step.
+            checkpoint_seconds: Time between checkpoints.
+        """
+        self._restore(loop)
+        if not self.processes.is_main:
+            loop.run()
+            return
+        self._write_start(loop)
+        saved = time.monotonic()
+        # several processes would not stop at the same step
+        deferred = _deferred_interrupt() if self.processes.world_size == 1 else contextlib.nullcontext(list[int]())
+        with deferred as interrupts:
+
+            def record(loop: TrainingLoop) -> None:
+                nonlocal saved
+                if loop.step_in_epoch == 0:
+                    with (self.path / "metrics.jsonl").open("a") as file:
+                        file.write(_line(loop.history[-1]))
+                if time.monotonic() - saved >= checkpoint_seconds or loop.done:
+                    self.save(loop)
+                    saved = time.monotonic()
+
+            def stop(loop: TrainingLoop) -> None:
+                if interrupts:
+                    self.save(loop)
+                    position = f"{loop.stage}epoch {loop.epoch + 1} of {loop.epochs}"
+                    raise KeyboardInterrupt(
+                        f"stopped in {position}; resume continues from the checkpoint in {self.path}"
+                    )
+
+            loop.run(record, progress, stop)
+
+    def save(self, loop: TrainingLoop) -> None:
+        """Write a checkpoint."""
+        loop.check_finite()
+        files.write_checkpoint(self.path / "checkpoint.safetensors", *loop.state())
+
+    def finish(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Write the result; the checkpoint is no longer needed.
+
+        Returns:
+            The result; an empty dictionary in all processes but rank 0.
+        """
+        if not self.processes.is_main:
+            return {}
+        files.atomic_write(self.path / "result.json", json.dumps(result, indent=1) + "\n")
+        (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
         return result
 
+    def result(self) -> dict[str, Any]:
+        """The result of the finished run."""
+        return read_result(self.path) if self.processes.is_main else {}
 
-def result_of(folder: Path) -> dict[str, Any]:
-    """What the finished job in ``folder`` has left in result.json."""
+    # --- entering and leaving ---------------------------------------------------------------------------------------
+
+    def _acquire(self) -> None:
+        new = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The folder {self.path} cannot be created ({error.strerror}).", "out") from None
+        self._new = new
+        try:
+            self._lock.enter_context(files.lock(self.path / ".lock"))
+        except files.Locked:
+            raise UserError(f"Another process is training in {self.path}; use another folder.", "out") from None
+
+    def _release(self, failed: bool) -> None:
+        if failed and self._new and {path.name for path in self.path.iterdir()} <= {".lock"}:
+            (self.path / ".lock").unlink(missing_ok=True)
+            self.path.rmdir()
+        self._lock.close()
+
+    def _check(self) -> bool:
+        """Check what the folder contains; whether the run is finished."""
+        found = [name for name in FILES if (self.path / name).exists()]
+        if not found:
+            return False
+        if not self.resume:
+            raise UserError(
+                f"{self.path} already contains a run ({', '.join(found)}); resume it, or use another folder.",
+                "resume",
+            )
+        if "config.toml" not in found:
+            raise UserError(f"{self.path} contains {', '.join(found)} but no config.toml; use another folder.", "out")
+        changed = differences(read_toml(self.path / "config.toml", type(self.config)), self.config)
+        if changed:
+            raise UserError(
+                f"{self.path} contains a run with another configuration ({'; '.join(changed)}); use that of its "
+                "config.toml, or another folder.",
+                "out",
+            )
+        return "result.json" in found
+
+    # --- before the first step --------------------------------------------------------------------------------------
+
+    def _restore(self, loop: TrainingLoop) -> None:
+        """Continue from the checkpoint, if there is one; all processes must then agree."""
+        path = self.path / "checkpoint.safetensors"
+        if path.exists():
+            try:
+                tensors, record = files.read_checkpoint(path)
+            except UserError as error:
+                raise UserError(f"{error} Restore a copy of it, or delete it to start again.") from None
+            if record.get("config") != loop.config_hash:
+                raise UserError(f"{path} belongs to another configuration; nothing was changed.")
+            loop.restore(tensors, record)
+        loop.check_in_sync()
+
+    def _write_start(self, loop: TrainingLoop) -> None:
+        """Write config.toml and the metrics up to the checkpoint."""
+        for leftover in self.path.glob(".*.tmp"):  # of a killed process, as the lock was free
+            leftover.unlink()
+        files.atomic_write(self.path / "config.toml", to_toml(self.config))
+        files.atomic_write(self.path / "metrics.jsonl", "".join(map(_line, loop.history)))
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Read the result.json of a finished run."""
     path = folder / "result.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(stored, dict) or "config_hash" not in stored:
-            raise ValueError("it holds no result")
+            raise ValueError("it is not a result")
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); put back a good copy, or delete it, and the run is made again."
-        ) from None
+        raise UserError(f"{path} is damaged ({error}); restore a copy, or delete it and run again.") from None
     return stored
-
-
-def _follow(folder: Path, make: Callable[[], TrainingLoop], processes: ProcessGroup) -> None:
-    """The part of a process that writes nothing: the same steps on other examples."""
-    if not int(processes.broadcast(torch.tensor(0))):
-        job = make()
-        _restore(folder, job)
-        loop(job)
-
-
-def loop(
-    job: AnyLoop,
-    folder: Path | None = None,
-    checkpoint_seconds: float = 30.0,
-    progress: Callable[[AnyLoop], None] | None = None,
-) -> None:
-    """Train to the end, appending to metrics.jsonl and saving checkpoints if there is a folder.
-
-    Ctrl-C is heard after the step, so that nothing done so far is lost.
-    """
-    saved = time.monotonic()
-    patient = folder is not None and job.processes.size == 1  # several would not stop at the same step
-    with contextlib.closing(job), _heard_later() if patient else contextlib.nullcontext(list[int]()) as interrupted:
-        while not job.done:
-            closed = job.advance()
-            if folder is not None:
-                if closed:
-                    with (folder / "metrics.jsonl").open("a") as file:
-                        file.write(_line(job.history[-1]))
-                if time.monotonic() - saved >= checkpoint_seconds or job.done:
-                    _save(job, folder)
-                    saved = time.monotonic()
-            if progress is not None:
-                progress(job)
-            if interrupted and folder is not None:
-                _save(job, folder)
-                where = f"stopped in {job.stage}epoch {job.epoch + 1} of {job.epochs}"
-                raise KeyboardInterrupt(f"{where}; --resume --out {folder} goes on")
-
-
-def _save(job: TrainingLoop, folder: Path) -> None:
-    job.check_health()
-    files.write_checkpoint(folder / "checkpoint.safetensors", *job.state())
-
-
-@contextlib.contextmanager
-def _heard_later() -> Iterator[list[int]]:
-    """Ctrl-C only enters the list that is given; a second one interrupts at once. In the main thread, that is."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield heard
-        return
-    usual = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-
-    def note(number: int, frame: Any) -> None:
-        heard.append(number)
-        signal.signal(signal.SIGINT, usual)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second process is turned away.
-
-    A folder that was made for a job which could not even begin goes again.
-    """
-    new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The folder {folder} cannot be made ({error.strerror}); choose another --out.") from None
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(files.lock(folder / ".lock"))
-        except files.Locked:
-            raise UserError(f"Another process is training in {folder}; wait for it or choose another --out.") from None
-        try:
-            yield
-        except BaseException:
-            if new and {path.name for path in folder.iterdir()} <= {".lock"}:
-                (folder / ".lock").unlink(missing_ok=True)
-                folder.rmdir()
-            raise
-
-
-def _finished(folder: Path, config: BaseConfig, resume: bool) -> bool:
-    """Check what the folder holds -> whether this very run is already complete there."""
-    names = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
-    found = [name for name in names if (folder / name).exists()]
-    if not found:
-        return False
-    if not resume:
-        raise UserError(
-            f"{folder} already holds a run ({', '.join(found)}); pass --resume to go on with it, or another --out."
-        )
-    if "config.toml" in found:
-        changed = differences(read_toml(folder / "config.toml", type(config)), config)
-        if changed:
-            raise UserError(
-                f"{folder} holds a run with another configuration ({'; '.join(changed)}); resume it with "
-                f"--config {folder}/config.toml, or choose another --out."
-            )
-    else:
-        raise UserError(
-            f"{folder} holds {', '.join(found)} but no config.toml, so it cannot be resumed; choose another --out."
-        )
-    return "result.json" in found
-
-
-def _restore(folder: Path, job: TrainingLoop) -> None:
-    """Go back to the checkpoint if there is one; all processes must then stand at the same place."""
-    path = folder / "checkpoint.safetensors"
-    if path.exists():
-        try:
-            tensors, record = files.read_checkpoint(path)
-        except UserError as error:
-            raise UserError(f"{error} Delete it to start the run again, or put back a good copy.") from None
-        if record.get("config") != job.config_hash:
-            raise UserError(f"{path} belongs to another configuration; nothing was changed. Choose another --out.")
-        job.restore(tensors, record)
-    job.check_same()
-
-
-def _open(folder: Path, config: BaseConfig, job: TrainingLoop) -> None:
-    """Bring config.toml and metrics.jsonl in step with the job."""
-    for leftover in folder.glob(".*.tmp"):  # of a process killed while it wrote; the lock says it is gone
-        leftover.unlink()
-    files.atomic_write(folder / "config.toml", to_toml(config).encode())
-    files.atomic_write(folder / "metrics.jsonl", "".join(map(_line, job.history)).encode())
 
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[list[int]]:
+    """Ctrl-C is only added to the list; a second one interrupts at once. Works in the main thread only."""
+    interrupts: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+
+    def note(number: int, frame: Any) -> None:
+        interrupts.append(number)
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -55,14 +55,14 @@ from torch.func import functional_call, grad, vmap
 from complementary import data, oracle
 from complementary.config import Config
 from complementary.data import Dataset
-from complementary.data.selection import resolve
+from complementary.data.selection import label_source
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.errors import UserError, one_of
 from complementary.files import atomic_write
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import MIXERS, ExtraClass, GroupMixup, SameExcluded
 from complementary.rng import generator
-from complementary.training.task import Task, build_mixer, prepare, training_truth
+from complementary.training.task import Task, build_mixer, build_task, training_truth
 from complementary.training.trainer import Trainer
 
 
@@ -290,7 +290,7 @@ def study(
     if every < 1 or steps < 0 or not lr > 0:
         raise UserError(f"steps is {steps}, every {every} and lr {lr}; wanted steps >= 0, every >= 1 and lr > 0.")
     clustered = any(_source(name) == "cluster" for name in methods)
-    task = prepare(config.with_(mix="icm" if clustered else "none"), dataset, device)
+    task = build_task(config.with_(mix="icm" if clustered else "none"), dataset, device)
     truth = training_truth(config, dataset)
     transition = _label_transition(config, dataset, task, truth)
     trainer = Trainer(config.with_(mix="none"), task, device)
@@ -330,7 +330,7 @@ class Bench:
     def _group(self, mixer: GroupMixup | None, index: Tensor) -> Tensor | None:
         if mixer is None or mixer.source == "none":
             return None
-        group = self.truth if mixer.source == "truth" else self.trainer.task.group
+        group = self.truth if mixer.source == "truth" else self.trainer.task.cluster
         return None if group is None else group[index]
 
 
@@ -349,7 +349,7 @@ def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tenso
     most = int(task.excluded.sum(1).max())
     if most != 1:
         raise UserError(f"The gradient study draws one label per example, but here examples have up to {most}.")
-    if resolve(config, dataset)[0] == "given":
+    if label_source(config, dataset) == "given":
         return oracle.empirical_transition(truth, task.excluded)
     return task.transition
 

@@ -25,7 +25,7 @@ from complementary.paper import protocols
 from complementary.reports.terminal import to_stderr
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Damaged, Row
-from complementary.training.task import prepare
+from complementary.training.task import build_task
 
 CLUSTERS = Path("results/clusters")  # where a checkout of the repository keeps them
 LeftOut = dict[str, list[str]]  # why -> the settings, in order
@@ -50,7 +50,7 @@ def run(
         try:
             started, dataset = time.time(), sources.dataset(cell.config)
             with _one_thread(cell.config):
-                facts = prepare(cell.config, dataset, str(where)).facts
+                facts = build_task(cell.config, dataset, str(where)).data_summary
         except UserError as error:
             names, name = left.setdefault(str(error), []), _name(cell.config)
             names += [name] if name not in names else []

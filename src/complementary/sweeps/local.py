@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from complementary.engine.backend import choose_device, give_memory_back, together
+from complementary.engine.backend import choose_device, release_memory, together
 from complementary.reports.tables import counted
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.sweep import Ended, Errors
@@ -236,7 +236,7 @@ def _run_lane(pipe: Any, work: Work, device: str, receiving: threading.Lock, sen
             errors = work(cells, device)
             with sending:
                 pipe.send((key, errors))
-            give_memory_back()
+            release_memory()
     except BaseException:
         traceback.print_exc()
         os._exit(1)

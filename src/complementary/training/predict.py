@@ -9,72 +9,88 @@ import torch
 from torch import Tensor
 
 from complementary import files, networks
-from complementary.augment.crop import normalise
-from complementary.augment.views import luminance
+from complementary.augment.crop import luminance, normalise
 from complementary.data import formats
 from complementary.data.formats import read_bytes
 from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
-from complementary.engine.run_folder import result_of
+from complementary.encoders.frozen import FrozenEncoder
+from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
-from complementary.training.frozen import FrozenEncoder
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network with what it needs around it: class names, input shape, normalisation, perhaps an encoder."""
+    """A trained network with everything needed to apply it.
+
+    Attributes:
+        network: The network.
+        classes: Names of the classes.
+        shape: Shape of one input.
+        mean: Mean of what the network is given, per channel [C] or feature [D].
+        std: Standard deviation, as ``mean``.
+        encoder: Computes the features that the network is given; None: it is given the inputs themselves.
+    """
 
     network: networks.Network
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     mean: Tensor
     std: Tensor
-    lens: FrozenEncoder | None = None
+    encoder: FrozenEncoder | None = None
 
     def to(self, device: torch.device | str) -> "Predictor":
         """Return the predictor on ``device``; its networks are moved in place."""
         self.network.to(device)
-        if self.lens is not None:
-            self.lens.body.to(device)
+        if self.encoder is not None:
+            self.encoder.backbone.to(device)
         return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
-        """Images uint8 [N, C, H, W] or vectors float32 [N, D], anywhere -> probabilities [N, K], on its device."""
+        """Predict class probabilities.
+
+        Args:
+            inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D], on any device.
+            batch: Number of examples at a time.
+
+        Returns:
+            Probabilities [N, K], on the device of the predictor.
+        """
         if tuple(inputs.shape[1:]) != self.shape:
             raise UserError(
                 f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
                 f"{list(self.shape)}; resize or reshape them."
             )
         device = self.mean.device
-        seen = inputs if self.lens is None else self.lens(inputs, device)
-        parts = [self.network(normalise(part.to(device), self.mean, self.std)) for part in seen.split(batch)]
+        inputs = inputs if self.encoder is None else self.encoder(inputs, device)
+        parts = [self.network(normalise(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
         return torch.cat(parts).float().softmax(1)
 
 
 def load(folder: str | Path, weights: str = "auto") -> Predictor:
-    """Load a finished run. ``weights``: ``selected`` (by SCEL), ``last``, or ``auto``: selected if there are any."""
+    """Load a finished run.
+
+    Args:
+        folder: Folder of the run.
+        weights: ``selected`` (the epoch selected by SCEL), ``last``, or ``auto``: selected if an epoch was selected.
+    """
     folder = Path(folder)
     if folder.is_file():
-        raise UserError(f"{folder} is a file; name the folder of a finished run first, then what to predict.")
+        raise UserError(f"{folder} is a file; give the folder of a finished run.")
     if not (folder / "result.json").exists():
-        raise UserError(
-            f"{folder} holds no finished run (no result.json); finish it with cll train --resume --out {folder}, "
-            "or name another."
-        )
+        raise UserError(f"{folder} does not contain a finished run (there is no result.json); resume it first.")
     if not (folder / "last.safetensors").exists() and (folder / "encoder.safetensors").exists():
-        raise UserError(
-            f"{folder} holds an encoder (of cll pretrain), which predicts no class; name a run of cll train."
-        )
+        raise UserError(f"{folder} contains an encoder of cll pretrain, not a classifier; give a run of cll train.")
     if weights == "auto":
-        weights = "last" if result_of(folder).get("selected_epoch") is None else "selected"
+        weights = "last" if read_result(folder).get("selected_epoch") is None else "selected"
     tensors, record = files.read_checkpoint(folder / f"{weights}.safetensors")
     shape, classes = tuple(record["shape"]), tuple(record["classes"])
     network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
     network.load_state_dict(tensors)
     network.eval()
-    lens = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
+    encoder = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
     mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-    return Predictor(network, classes, shape if lens is None else lens.shape, mean, std, lens)
+    return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder)
 
 
 def are_pictures(path: Path) -> bool:

@@ -1,35 +1,32 @@
-"""A whole run in a folder: configuration in, metrics, weights and a result out, resumable at any moment.
+"""A whole run: from a configuration to metrics, weights and a result. It can be resumed at any time.
 
-| file | what |
+| file | content |
 |---|---|
-| config.toml | the configuration; ``cll train --config`` repeats the run from it |
-| metrics.jsonl | one line per finished epoch; the same bytes however often the run was interrupted |
-| checkpoint.safetensors | while it runs: everything needed to go on |
-| last.safetensors, selected.safetensors | weights after the last epoch, and after the one SCEL chose |
-| encoder.safetensors | where the network learnt from features: what makes them |
-| result.json | written last: accuracies, noise ratio, speed, versions |
+| config.toml | the configuration; ``cll train --config`` repeats the run |
+| metrics.jsonl | one line per epoch; the same bytes however often the run was interrupted |
+| checkpoint.safetensors | while it runs: everything needed to continue |
+| last.safetensors, selected.safetensors | weights after the last epoch, and after the epoch selected by SCEL |
+| encoder.safetensors | the encoder, if the inputs of the network were its features |
+| result.json | written last: accuracies, oracle noise ratio, speed, versions |
 """
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from complementary import files, transitions
+from complementary import data, files, scores, transitions
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.run_folder import carry_out, loop
-from complementary.scores import thirds
+from complementary.engine.loop import Progress
+from complementary.engine.run_folder import RunFolder
 from complementary.training.self_training import SelfTrainer
-from complementary.training.task import Task, prepare
+from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
-
-Progress = Callable[[Trainer], None]
 
 
 def run(
@@ -43,142 +40,137 @@ def run(
     dataset: Dataset | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
 ) -> dict[str, Any]:
-    """Train as ``config`` says and return the result (the content of result.json).
+    """Train a classifier.
 
-    ``out``: the run's folder; None keeps everything in memory. ``resume``: go on with the run that is
-    there. ``progress`` is called after every step, also of a first training (see `start`). ``dataset``: use this one,
-    whatever the configuration names. ``processes``: the processes that share the work; only the one that leads returns
-    something.
+    Args:
+        config: The configuration.
+        out: Folder of the run; None: nothing is written.
+        resume: Continue the run in the folder; a finished run is not repeated.
+        device: The device, or the engine that computes.
+        checkpoint_seconds: Time between checkpoints.
+        progress: Called after every step of every training (see `build_trainer`).
+        dataset: The dataset; None: the one that the configuration names.
+        processes: The processes that share the work.
+
+    Returns:
+        The result, which is also written to result.json; empty in all processes but rank 0.
     """
     if out is None:
-        trainer = start(config, device, dataset, processes, progress)
-        loop(trainer, progress=progress)
-        return summarise(trainer)
-    return carry_out(
-        Path(out),
-        config,
-        lambda: start(config, device, dataset, processes, progress),
-        _close,
-        resume=resume,
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-        processes=processes,
-    )
+        trainer = build_trainer(config, device, dataset, processes, progress)
+        trainer.run(progress)
+        return summarize(trainer)
+    with RunFolder(Path(out), config, resume=resume, processes=processes) as folder:
+        if folder.finished:
+            return folder.result()
+        trainer = build_trainer(config, device, dataset, processes, progress)
+        folder.train(trainer, progress, checkpoint_seconds)
+        if not processes.is_main:
+            return {}
+        write_weights(trainer, folder.path)
+        return folder.finish(summarize(trainer))
 
 
-def start(
+def build_trainer(
     config: Config,
     device: str | Engine = "auto",
     dataset: Dataset | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
     progress: Progress | None = None,
 ) -> Trainer:
-    """Prepare data and network. Trained is only what comes first: to estimate a transition matrix, and on features
-    before their encoder is refined; a run that is resumed repeats that."""
-    engine = Engine.of(device)
-    task = prepare(config, dataset, str(engine.device))
+    """Build the training loop of a configuration.
+
+    Two trainings come first if the configuration needs them: one that estimates the transition matrix, and one of a
+    linear layer on frozen features before self-training. A resumed run repeats them.
+    """
+    engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
+    task = build_task(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
-        task = _with_estimate(config, task, engine, processes, progress)
+        task = _estimate_transition(config, task, engine, processes, progress)
     if not config.training.self_training:
         return Trainer(config, task, engine, processes)
-    self_trainer = _refiner(config, task, dataset, engine, processes)  # says what is wrong before anything is trained
-    first = _trained(config, task, engine, processes, "on features, ", progress)
+    assert task.encoder is not None  # checked by the configuration
+    trainer = SelfTrainer(config, task.with_images(dataset), task.encoder, engine, processes)
+    first = _train_first(config, task, engine, processes, "on features, ", progress)
     if first.selected:
         first.model.load_state_dict(first.selected)
-    self_trainer.begin(processes.broadcast(_predictions(first, task)), accuracies(first.history))
-    return self_trainer
-
-
-def _with_estimate(
-    config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None = None
-) -> Task:
-    """Train plainly for a while, then read the transition matrix off the anchor points; no truth involved."""
-    plain = config.with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    first = _trained(plain, task, engine, processes, "for the matrix, ", progress)
-    matrix = processes.broadcast(transitions.estimate_transition(_predictions(first, task), task.excluded))
-    return dataclasses.replace(task, transition=matrix, loss_transition=matrix)
-
-
-def _refiner(
-    config: Config, task: Task, dataset: Dataset | None, engine: Engine, processes: ProcessGroup
-) -> SelfTrainer:
-    """What refines the encoder of ``task``, on the same examples as pictures."""
-    assert task.lens is not None  # the configuration says so
-    pictures = prepare(config.with_(inputs="raw", self_training=0), dataset, str(engine.device))
-    matrices: dict[str, Any] = {"transition": task.transition, "loss_transition": task.loss_transition}
-    return SelfTrainer(config, dataclasses.replace(pictures, **matrices), task.lens, engine, processes)
-
-
-def _trained(
-    config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
-) -> Trainer:
-    """A training that comes first, at its end."""
-    trainer = Trainer(config, task, engine, processes)
-    trainer.stage = stage
-    loop(trainer, progress=progress)
+    trainer.begin(processes.broadcast(_predict(first, task)), accuracies(first.history))
     return trainer
 
 
-def _predictions(trainer: Trainer, task: Task) -> Tensor:
-    """Probabilities [N, K], on the CPU, for the training examples of all processes."""
-    inputs = trainer.task.train if trainer.processes.size == 1 else task.train
+def _estimate_transition(
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None
+) -> Task:
+    """Train with s-nl for some epochs, then estimate the transition matrix from anchor points, without true labels."""
+    plain = config.with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    first = _train_first(plain, task, engine, processes, "for the matrix, ", progress)
+    matrix = processes.broadcast(transitions.estimate_transition(_predict(first, task), task.excluded))
+    return dataclasses.replace(task, transition=matrix, loss_transition=matrix)
+
+
+def _train_first(
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
+) -> Trainer:
+    trainer = Trainer(config, task, engine, processes)
+    trainer.stage = stage
+    trainer.run(progress)
+    return trainer
+
+
+def _predict(trainer: Trainer, task: Task) -> Tensor:
+    """Class probabilities [N, K] of the training examples of all processes, on the CPU."""
+    inputs = trainer.task.train if trainer.processes.world_size == 1 else task.train
     return trainer.logits(inputs).softmax(1).cpu()
 
 
-def _close(folder: Path, trainer: Trainer) -> dict[str, Any]:
-    """Write the weights, of the last epoch and of the selected one."""
-    p = trainer.task
+def write_weights(trainer: Trainer, folder: Path) -> None:
+    """Write the weights of the last and of the selected epoch, and the encoder if there is one."""
+    task = trainer.task
     record = {
         "config": trainer.config.hash(),
-        "classes": p.classes,
+        "classes": task.classes,
         "model": trainer.model.kind,
         "max_pool": trainer.model.max_pool,
-        "shape": list(p.shape),
-        "mean": p.mean.tolist(),
-        "std": p.std.tolist(),
-        "features": p.lens is not None,
+        "shape": list(task.shape),
+        "mean": task.mean.tolist(),
+        "std": task.std.tolist(),
+        "features": task.encoder is not None,
     }
     files.write_checkpoint(folder / "last.safetensors", trainer.model.state_dict(), record)
     if trainer.selected:
         files.write_checkpoint(folder / "selected.safetensors", trainer.selected, record)
-    if p.lens is not None:
-        p.lens.write(folder / "encoder.safetensors")
-    return summarise(trainer)
+    if task.encoder is not None:
+        task.encoder.write(folder / "encoder.safetensors")
 
 
-# --- the result -----------------------------------------------------------------------------------
+# --- the result ---------------------------------------------------------------------------------------------------
 
 
-def summarise(trainer: Trainer) -> dict[str, Any]:
-    """The result of a finished run, as in result.json. Fractions, not percent; None where it cannot be known."""
-    history, facts = trainer.history, dict(trainer.task.facts)
+def summarize(trainer: Trainer) -> dict[str, Any]:
+    """The result of a finished training, as in result.json. Shares are fractions; None: not available."""
+    history, summary = trainer.history, dict(trainer.task.data_summary)
     images = len(history) * trainer.steps_per_epoch * trainer.config.training.batch
     last, selected = history[-1], _selected(history)
     known = "accuracy" in last
     return {
         **accuracies(history),
-        **(_before(trainer.before) if isinstance(trainer, SelfTrainer) else {}),
-        **({f"{k}_last": v for k, v in _by_class(last, facts).items()} if known else {}),
-        **({f"{k}_selected": v for k, v in _by_class(selected, facts).items()} if known and selected else {}),
-        "noise_ratio": facts.pop("oracle_noise_ratio", None),
+        **(_before(trainer.accuracy_before) if isinstance(trainer, SelfTrainer) else {}),
+        **({f"{k}_last": v for k, v in _by_class(last, summary).items()} if known else {}),
+        **({f"{k}_selected": v for k, v in _by_class(selected, summary).items()} if known and selected else {}),
+        "oracle_noise_ratio": summary.pop("oracle_noise_ratio", None),
         "images_per_second": round(images / trainer.seconds, 1) if trainer.seconds else None,
         "train_seconds": round(trainer.seconds, 3),
-        "data": facts,
+        "data": summary,
         "config": dataclasses.asdict(trainer.config),
         "config_hash": trainer.config.hash(),
         "device": device_name(trainer.device),
-        "processes": trainer.processes.size,
+        "processes": trainer.processes.world_size,
         "precision": trainer.engine.precision,
         "versions": versions(),
     }
 
 
-def _before(first: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}_before_refining": first.get(name) for name in ("accuracy_last", "accuracy_selected")}
-
-
 def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracies after the last epoch, the one that SCEL chose, and the best one on the test set."""
+    """Accuracies after the last epoch, the epoch selected by SCEL, and the best epoch on the test set."""
     selected = _selected(history)
     best = max(history, key=lambda row: row["accuracy"]) if "accuracy" in history[-1] else None
     return {
@@ -196,13 +188,14 @@ def _selected(history: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(history, key=lambda row: row["scel"]) if "scel" in history[-1] else None
 
 
-def _by_class(row: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+def _before(first: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}_before_self_training": first.get(name) for name in ("accuracy_last", "accuracy_selected")}
+
+
+def _by_class(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     accuracy = torch.tensor([float("nan") if a is None else a for a in row["per_class"]], dtype=torch.float64)
-    result: dict[str, Any] = {
-        "per_class_accuracy": row["per_class"],
-        "macro_accuracy": float(accuracy.nanmean()),
-    }
-    counts = facts.get("oracle_class_counts")
-    if counts and max(counts) > 2 * min(counts):  # thirds mean nothing where classes are of one size
-        result |= {f"{part}_accuracy": value for part, value in thirds(accuracy, torch.tensor(counts)).items()}
+    result: dict[str, Any] = {"per_class_accuracy": row["per_class"], "macro_accuracy": float(accuracy.nanmean())}
+    counts = summary.get("oracle_class_counts")
+    if counts and max(counts) > 2 * min(counts):  # head, middle and tail are meaningless for classes of equal size
+        result |= {f"{part}_accuracy": value for part, value in scores.thirds(accuracy, torch.tensor(counts)).items()}
     return result

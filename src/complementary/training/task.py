@@ -1,4 +1,4 @@
-"""From a configuration and a dataset to the tensors of a training: examples, labels, clusters, inputs, validation split.
+"""From a configuration and a dataset to the tensors of a training: labels, clusters, inputs and validation split.
 
 True labels stop here, except those of oracle mixers and of the test set. Metrics that need them are in the
 ``data_summary`` of a task, under names that begin with ``oracle``.
@@ -130,11 +130,11 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
     test = dataset.test if dataset.test is not None and dataset.test.truth is not None else None
     task = Task(
         classes=dataset.classes,
-        train=rows_of(inputs.source, inputs.index[train]),
+        train=rows_of(inputs.source, inputs.rows[train]),
         train_index=index[train],
         excluded=excluded[train],
         cluster=None if cluster is None else cluster[train],
-        validation=rows_of(inputs.source, inputs.index[validation]),
+        validation=rows_of(inputs.source, inputs.rows[validation]),
         validation_index=index[validation],
         validation_excluded=excluded[validation],
         test_inputs=None if test is None else inputs.test,
@@ -159,7 +159,7 @@ def validation_split(count: int, share: float, seed: int) -> tuple[Tensor, Tenso
 def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
     """True labels of the training examples of a task, int [N]; for oracle metrics and studies only."""
     dataset = dataset or data.load(config.dataset.data)
-    index = select(config, dataset).index
+    index = select(config, dataset).examples
     train, _ = validation_split(len(index), config.dataset.holdout, config.seed)
     return require_truth(dataset, "an oracle study")[index][train]
 
@@ -177,10 +177,10 @@ def _check_batch(config: Config, train: int, validation: int) -> None:
 
 
 class _Inputs(NamedTuple):
-    """What the network is trained on: rows ``index`` int [M] of ``source`` [., ...], and the test set [T, ...]."""
+    """What the network is trained on: rows ``rows`` int [M] of ``source`` [., ...], and the test set [T, ...]."""
 
     source: Tensor
-    index: Tensor
+    rows: Tensor
     test: Tensor | None
     mean: Tensor
     std: Tensor
