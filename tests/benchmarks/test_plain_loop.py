@@ -16,7 +16,7 @@ from benchmarks.plain_loop import (
 )
 from benchmarks.plain_loop import mix_one_by_one as mix_plainly
 from benchmarks.setting import QUICK, Net, clustered, synthetic
-from complementary.augment.crop import Augment, Moves, normalise
+from complementary.augment.crop import CropAndFlip, CropDraw, normalise
 from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.mixing import ICM
@@ -55,8 +55,8 @@ def test_find_partners_picks_other_members_of_the_same_cluster():
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("down", "right"), [(0, 0), (-4, 3), (4, -1)])
 def test_transform_equals_the_augmentation_of_the_package(task, down, right, flip):
-    moves = Moves(torch.tensor([[down]]), torch.tensor([[right]]), torch.tensor([[flip]]))
-    raw = Augment(PADDING, True).take(task.inputs, torch.tensor([5]), moves)
+    moves = CropDraw(torch.tensor([[down]]), torch.tensor([[right]]), torch.tensor([[flip]]))
+    raw = CropAndFlip(PADDING, True).apply(task.inputs, torch.tensor([5]), moves)
     ours = normalise(raw, task.mean, task.std)[0]
     mean, std = (t.float().numpy()[:, None, None] for t in (task.mean, task.std))
     plain = transform(task.inputs[5].numpy(), down, right, flip, mean, std)
@@ -66,7 +66,7 @@ def test_transform_equals_the_augmentation_of_the_package(task, down, right, fli
 def test_plain_loop_has_the_default_settings_of_the_package(task):
     config = Config.of(model="cnn", mix="icm", holdout=0.0, batch=16)
     trainer = Trainer(config, task, Engine.choose("cpu"))
-    assert trainer.augment == Augment(PADDING, True)
+    assert trainer.augment == CropAndFlip(PADDING, True)
     assert (config.mixing.alpha, config.training.lr, config.training.weight_decay) == (ALPHA, RATE, DECAY)
 
 

@@ -1,1 +1,1 @@
-"""Image augmentation, batched on the device."""
+"""Image augmentation in batches on the device, with one random draw per image."""

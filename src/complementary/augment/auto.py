@@ -1,24 +1,9 @@
-"""The fifteen image operations of AutoAugment and RandAugment, batched: another operation for every image.
+"""Stronger augmentation of uint8 images on the device: cutout, RandAugment and AutoAugment.
 
-`operate` is a pure function of fixed shapes without a wait for the device, so that it can be compiled and
-captured. Every image passes three stages, of which at most one changes it:
-
-1. one affine gather: shear, translate, rotate (nearest pixel);
-2. one table of 256 values per image and channel: brightness, contrast, posterize, solarize, invert,
-   autocontrast, equalize;
-3. one blend with a degenerate image: color (with its grey version), sharpness (with a smoothed one).
-
-The cost is the same whatever was drawn: 30 to 45 ms for 512 colour images of 32 x 32 pixels on one CPU core.
-Definitions are Pillow's, pixel for pixel, with two exceptions: autocontrast divides whole numbers, where
-Pillow's fractions may round to one level below; a source point on the very edge of two pixels may fall to
-the other one. Magnitudes are what `magnitudes` tabulates.
-
-Stronger augmentation of uint8 images on the device: cutout, RandAugment, AutoAugment.
-
-A policy maps images uint8 [B, C, H, W] to the same shape, with one random draw per image, all from one
-generator; shapes are fixed and nothing waits for the device, so it can be part of a captured step (the first
-call on a device must not be inside a capture: it puts the policy's table there). It belongs after crop and
-mirror and before normalisation. `draw` takes the generator; `apply` is a pure function of what was drawn.
+A policy maps images uint8 [B, C, H, W] to the same shape, with its own random draw for every image. It is applied after
+crop and flip and before normalisation. `Policy.draw` uses the generator; `Policy.apply` is a pure function. Shapes are
+fixed and nothing synchronizes with the device, so a policy can be part of a captured step (except for its first call on
+a device, which copies its tables there).
 
     >>> import torch
     >>> from complementary.augment.auto import RandAugment
@@ -27,7 +12,18 @@ mirror and before normalisation. `draw` takes the generator; `apply` is a pure f
     >>> RandAugment()(images, generator(0, "step")).shape
     torch.Size([4, 3, 32, 32])
 
-For 512 colour images of 32 x 32 pixels, one CPU core: cutout 5 ms, RandAugment and AutoAugment 60 to 80 ms.
+For 512 colour images of 32 x 32 pixels on one CPU core, cutout takes 5 ms, RandAugment and AutoAugment 60 to 80 ms.
+
+The fifteen operations of RandAugment and AutoAugment are batched: every image has an operation of its own and passes
+three stages, at most one of which changes it:
+
+1. an affine gather: shear, translate, rotate (nearest pixel);
+2. a lookup table of 256 values per image and channel: brightness, contrast, posterize, solarize, invert, autocontrast,
+   equalize;
+3. a blend with a degenerate image: color (with its grey-scale version), sharpness (with a smoothed version).
+
+They agree with Pillow pixel by pixel, with two exceptions: autocontrast divides integers, where the fractions of Pillow
+may round to one level below; a source point on the edge of two pixels may be assigned to the other one.
 """
 
 import functools
@@ -41,13 +37,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from complementary.augment.crop import luminance, per_image
 from complementary.errors import UserError, one_of
 
 LEVELS = 256
 
 
 class Operation(IntEnum):
-    """What can be done to an image; the value is its code in a tensor."""
+    """An operation on images; the value is its code in a tensor."""
 
     IDENTITY = 0
     SHEAR_X = 1
@@ -66,15 +63,16 @@ class Operation(IntEnum):
     INVERT = 14
 
 
-SIGNED = frozenset(range(Operation.SHEAR_X, Operation.SHARPNESS + 1))  # those whose magnitude may be negative
+SIGNED = frozenset(range(Operation.SHEAR_X, Operation.SHARPNESS + 1))  # operations whose magnitude may be negative
 
 
 def magnitudes(operation: Operation, bins: int, height: int, width: int) -> list[float]:
     """The magnitudes of an operation in ``bins`` steps from weak to strong, for images of height x width.
 
-    shear: tangent of the angle. translate: pixels. rotate: degrees, counterclockwise. brightness, color,
-    contrast, sharpness: what is added to a factor of 1. posterize: bits that are kept. solarize: the level
-    from which values are inverted. The others have none (zeros).
+    - shear: tangent of the angle; translate: pixels; rotate: degrees, counterclockwise
+    - brightness, color, contrast, sharpness: what is added to a factor of 1
+    - posterize: number of bits to keep; solarize: level from which values are inverted
+    - all others: 0
     """
     part = [i / (bins - 1) for i in range(bins)]
     if operation is Operation.POSTERIZE:
@@ -93,28 +91,29 @@ def magnitudes(operation: Operation, bins: int, height: int, width: int) -> list
 
 
 def operate(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int | Tensor = 0) -> Tensor:
-    """Do to each image its own operation.
+    """Apply an operation of its own to each image.
 
-    images uint8 [B, C, H, W], operation int64 [B] (codes of `Operation`), magnitude float32 [B], fill for
-    what comes in at the border: a level, or uint8 [C, 1, 1] -> uint8 [B, C, H, W]. Color changes images of
-    three channels only.
+    Args:
+        images: uint8 [B, C, H, W].
+        operation: Codes of `Operation`, int64 [B]; color changes images with three channels only.
+        magnitude: float32 [B].
+        fill: Level of pixels from outside the image, for all channels or uint8 [C, 1, 1].
+
+    Returns:
+        uint8 [B, C, H, W].
     """
     images = warp(images, affine(operation, magnitude, images.shape[2], images.shape[3]), fill)
     images = look_up(images, tables(images, operation, magnitude))
     return enhance(images, operation, magnitude)
 
 
-def _wide(value: Tensor) -> Tensor:
-    return value[:, None, None, None]
-
-
 # --- geometry ---------------------------------------------------------------------------------------
 
 
 def affine(operation: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
-    """Where the pixels of the result come from: (x, y) of the source = M (x, y, 1). [B], [B] -> [B, 2, 3].
+    """Matrices M that map pixels of the result to the source: (x, y) = M (x', y', 1). [B], [B] -> [B, 2, 3].
 
-    Shears keep the top left corner in place, rotation the centre. Identity for all other operations.
+    Shears fix the top left corner, rotations the centre. All other operations have the identity.
     """
 
     def of(wanted: Operation) -> Tensor:
@@ -131,7 +130,7 @@ def affine(operation: Tensor, magnitude: Tensor, height: int, width: int) -> Ten
 
 
 def warp(images: Tensor, matrix: Tensor, fill: int | Tensor = 0) -> Tensor:
-    """Move pixels by ``matrix`` [B, 2, 3], taking the nearest; ``fill`` where there is none. [B, C, H, W] -> same."""
+    """Gather the nearest source pixels by ``matrix`` [B, 2, 3]; ``fill`` outside. [B, C, H, W] -> [B, C, H, W]."""
     count, channels, height, width = images.shape
     x = torch.arange(width, device=images.device) + 0.5  # centres of pixels
     y = torch.arange(height, device=images.device)[:, None] + 0.5
@@ -157,15 +156,15 @@ def look_up(images: Tensor, table: Tensor) -> Tensor:
 
 
 def tables(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """The tables of all operations that treat a pixel by its value alone -> uint8 [B, C, 256].
+    """Lookup tables of all operations that depend on the value of a pixel only -> uint8 [B, C, 256].
 
-    Each stage is the identity for images that it does not concern, so the stages follow one another.
+    Each stage is the identity for images with another operation, so the stages can be chained.
     """
     count, channels = images.shape[:2]
     code, strength = _flat(operation), _flat(magnitude)
     level = torch.arange(LEVELS, device=images.device, dtype=torch.int32).expand(count, channels, LEVELS)
     brighter, contrasted = code == Operation.BRIGHTNESS, code == Operation.CONTRAST
-    middle = torch.where(contrasted, _flat(mean_grey(images)), 0)
+    middle = torch.where(contrasted, _flat(mean_luminance(images)), 0)
     table = blend(middle, level, torch.where(brighter | contrasted, 1 + strength, 1.0)).int()
     lost = torch.where(code == Operation.POSTERIZE, 8 - strength, 0).int()
     table = table >> lost << lost
@@ -180,7 +179,7 @@ def tables(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 def stretched(pixels: Tensor) -> Tensor:
     """Tables that map the darkest value to 0 and the brightest to 255. uint8 [B, C, P] -> int32 [B, C, 256].
 
-    A channel of one value stays as it is.
+    A channel with a single value is not changed.
     """
     low, high = pixels.amin(2, keepdim=True).int(), pixels.amax(2, keepdim=True).int()
     flat = low == high
@@ -192,7 +191,7 @@ def stretched(pixels: Tensor) -> Tensor:
 def equalized(pixels: Tensor) -> Tensor:
     """Tables that spread values evenly by rank. uint8 [B, C, P] -> int32 [B, C, 256].
 
-    A channel stays as it is where fewer than 255 pixels lie below its brightest value.
+    A channel with fewer than 255 pixels below its brightest value is not changed.
     """
     count = histogram(pixels)
     up_to = count.cumsum(2, dtype=torch.int32)
@@ -204,10 +203,7 @@ def equalized(pixels: Tensor) -> Tensor:
 
 
 def histogram(pixels: Tensor) -> Tensor:
-    """How often each value occurs: uint8 [B, C, P] -> int32 [B, C, 256].
-
-    Whole numbers are added, so the order of the additions, which a GPU does not fix, does not matter.
-    """
+    """Counts of each value: uint8 [B, C, P] -> int32 [B, C, 256]. Integers, so that a GPU gives exact results, too."""
     count = torch.zeros(*pixels.shape[:2], LEVELS, dtype=torch.int32, device=pixels.device)
     one = torch.ones((), dtype=torch.int32, device=pixels.device)
     return count.scatter_add_(2, pixels.long(), one.expand(pixels.shape))
@@ -219,40 +215,36 @@ def histogram(pixels: Tensor) -> Tensor:
 def enhance(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     """Color and sharpness: images uint8 [B, C, H, W], [B], [B] -> uint8 [B, C, H, W]."""
     colour, sharp = operation == Operation.COLOR, operation == Operation.SHARPNESS
-    plain = grey(images) if images.shape[1] == 3 else images
-    degenerate = torch.where(_wide(sharp), smooth(images), plain)
-    return blend(degenerate, images.float(), _wide(torch.where(colour | sharp, 1 + magnitude, 1.0)))
+    plain = luminance(images) if images.shape[1] == 3 else images
+    degenerate = torch.where(per_image(sharp), smooth(images), plain)
+    return blend(degenerate, images.float(), per_image(torch.where(colour | sharp, 1 + magnitude, 1.0)))
 
 
 def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
-    """From degenerate (factor 0) through the image (1) and beyond, factor float32 -> uint8.
+    """Interpolate from ``degenerate`` (factor 0) to the image (1) and beyond -> uint8, fractions cut off.
 
-    Fractions are cut off. A factor of 1 gives the image exactly.
+    A factor of 1 returns the image exactly.
     """
     return (degenerate + factor * (image - degenerate)).clamp(0, LEVELS - 1).to(torch.uint8)
 
 
-def grey(images: Tensor) -> Tensor:
-    """ITU-R 601 grey value, rounded. uint8 [B, 3, H, W] -> int32 [B, 1, H, W]."""
-    red, green, blue = images.int().split(1, dim=1)
-    value: Tensor = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
-    return value
-
-
-def mean_grey(images: Tensor) -> Tensor:
-    """Mean grey value of each image, rounded; of all channels where they are not three. uint8 -> int64 [B]."""
-    values = (grey(images) if images.shape[1] == 3 else images).flatten(1)
+def mean_luminance(images: Tensor) -> Tensor:
+    """Mean luminance of each image, rounded; without three channels, the mean of all. uint8 -> int64 [B]."""
+    values = (luminance(images) if images.shape[1] == 3 else images).flatten(1)
     pixels = values.shape[1]
     return (2 * values.sum(1) + pixels).div(2 * pixels, rounding_mode="floor")
 
 
 def smooth(images: Tensor) -> Tensor:
-    """Weights 5 in the middle and 1 around it, of 13, rounded; the border stays. uint8 -> float32 [B, C, H, W]."""
+    """3 x 3 filter with weights 5/13 in the middle and 1/13 around, rounded; the border is not changed.
+
+    uint8 [B, C, H, W] -> float32 [B, C, H, W].
+    """
     narrow = images.short()
     rows = narrow[:, :, :-2] + narrow[:, :, 1:-1] + narrow[:, :, 2:]
     around = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     result = images.float()
-    result[:, :, 1:-1, 1:-1] = ((around + 4 * narrow[:, :, 1:-1, 1:-1]) / 13).round()  # 13ths never lie half way
+    result[:, :, 1:-1, 1:-1] = ((around + 4 * narrow[:, :, 1:-1, 1:-1]) / 13).round()  # never a tie
     return result
 
 
@@ -260,7 +252,7 @@ Shape = tuple[int, int, int]
 
 
 class Draw(NamedTuple):
-    """What happens to each image, one layer after the other: codes int64 [L, B], signed magnitudes float32 [L, B]."""
+    """The operations of each image, layer by layer: codes int64 [L, B], signed magnitudes float32 [L, B]."""
 
     operation: Tensor
     magnitude: Tensor
@@ -268,20 +260,24 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(ABC):
-    """The common part. fill: the level of what is cut out or comes in at the border, for all or for each channel."""
+    """An augmentation of uint8 images.
+
+    Attributes:
+        fill: Level of pixels that are cut out or come from outside the image; for all channels, or for each.
+    """
 
     fill: int | tuple[int, ...] = 0
 
     def __post_init__(self) -> None:
         levels = self.fill if isinstance(self.fill, tuple) else (self.fill,)
         if not levels or not all(0 <= level <= 255 for level in levels):
-            raise UserError(f"The fill of {type(self).__name__} is {self.fill}, but levels lie between 0 and 255.")
+            raise UserError(f"The fill of {type(self).__name__} is {self.fill}, but levels are between 0 and 255.")
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Images uint8 [B, C, H, W] -> the same shape and layout in memory."""
+        """Images uint8 [B, C, H, W] -> uint8 [B, C, H, W], in the same memory format."""
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise UserError(
-                f"{type(self).__name__} needs uint8 images [B, C, H, W], found {images.dtype} "
+                f"{type(self).__name__} needs uint8 images [B, C, H, W], but these are {images.dtype} "
                 f"{list(images.shape)}; augment before normalising."
             )
         count, channels, height, width = images.shape
@@ -290,11 +286,11 @@ class Policy(ABC):
 
     @abstractmethod
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Any:
-        """Draw what happens to ``count`` images of ``shape`` (channels, height, width)."""
+        """Draw the parameters of ``count`` images of ``shape`` (channels, height, width)."""
 
     @abstractmethod
     def apply(self, images: Tensor, drawn: Any) -> Tensor:
-        """Do what was drawn: images uint8 [B, C, H, W] -> uint8 [B, C, H, W]."""
+        """Apply the drawn parameters: images uint8 [B, C, H, W] -> uint8 [B, C, H, W]."""
 
     def _fill(self, images: Tensor) -> int | Tensor:
         if isinstance(self.fill, int):
@@ -308,8 +304,10 @@ class Policy(ABC):
 class Cutout(Policy):
     """Blank a square around a random pixel, cut off at the border (DeVries and Taylor 2017).
 
-    size: pixels on a side; None: half the height, 16 for CIFAR-10 as published. There the square is 0 after
-    normalisation, which is ``fill`` = the mean of the set; `build` does that.
+    In the paper the square is 0 after normalisation: ``fill`` is the mean of the dataset, as `build` sets it.
+
+    Attributes:
+        size: Side of the square in pixels; None: half the height (16 for CIFAR-10, as published).
     """
 
     size: int | None = None
@@ -320,12 +318,12 @@ class Cutout(Policy):
             raise UserError(f"The size of Cutout is {self.size}, but it must be at least 1 pixel.")
 
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        """The middle of each square, (row, column): int64 [2, B]."""
+        """Row and column of the centre of each square: int64 [2, B]."""
         rows, columns = (torch.randint(n, (count,), device=device, generator=generator) for n in shape[1:])
         return torch.stack([rows, columns])
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
-        """Blank the squares around ``drawn`` int64 [2, B]."""
+        """Blank the squares with centres ``drawn`` int64 [2, B]."""
         size = self.size or max(1, images.shape[2] // 2)
         rows, columns = (_within(middle, size, length) for middle, length in zip(drawn, images.shape[2:], strict=True))
         hole = rows[:, None, :, None] & columns[:, None, None, :]
@@ -333,17 +331,17 @@ class Cutout(Policy):
 
 
 def _within(middle: Tensor, size: int, length: int) -> Tensor:
-    """Which places are among the ``size`` around ``middle`` int [B] -> bool [B, length]."""
+    """Which positions are among the ``size`` around ``middle`` int [B] -> bool [B, length]."""
     offset = torch.arange(length, device=middle.device) - middle[:, None] + size // 2
     return (offset >= 0) & (offset < size)
 
 
 @dataclass(frozen=True)
 class Layered(Policy):
-    """A policy that does one operation after the other."""
+    """A policy that applies operations one after the other."""
 
     def apply(self, images: Tensor, drawn: Draw) -> Tensor:
-        """Do the drawn operations, layer by layer."""
+        """Apply the drawn operations, layer by layer."""
         fill = self._fill(images)
         for operation, magnitude in zip(drawn.operation, drawn.magnitude, strict=True):
             images = operate(images, operation, magnitude, fill)
@@ -352,10 +350,14 @@ class Layered(Policy):
 
 @dataclass(frozen=True)
 class RandAugment(Layered):
-    """Two random operations, all of one strength (Cubuk et al. 2020).
+    """Random operations, all with the same strength (Cubuk et al. 2020).
 
-    layers: how many operations (N). magnitude: their strength (M) on a scale of 0 .. bins - 1. Fourteen
-    operations are equally likely; signs are random. Grey-scale images do without color.
+    Fourteen operations are equally likely, without color for grey-scale images. Signs are random.
+
+    Attributes:
+        layers: Number of operations (N).
+        magnitude: Their strength (M) on a scale from 0 to bins - 1.
+        bins: Number of steps of the scale.
     """
 
     layers: int = 2
@@ -373,7 +375,7 @@ class RandAugment(Layered):
             )
 
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Draw:
-        """An operation and a sign for each image and layer."""
+        """Draw an operation and a sign for each image and layer."""
         channels, height, width = shape
         choices = RANDAUGMENT if channels == 3 else tuple(op for op in RANDAUGMENT if op is not Operation.COLOR)
         strength = tuple(magnitudes(op, self.bins, height, width)[self.magnitude] for op in choices)
@@ -384,13 +386,10 @@ class RandAugment(Layered):
 
 @dataclass(frozen=True)
 class AutoAugment(Layered):
-    """One of the 25 sub-policies learnt on CIFAR-10, each two operations with their probabilities (Cubuk et al. 2019).
-
-    Color does nothing to grey-scale images.
-    """
+    """One of the 25 sub-policies for CIFAR-10, each two operations with their probabilities (Cubuk et al. 2019)."""
 
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Draw:
-        """A sub-policy for each image, which of its operations happen, and their signs."""
+        """Draw a sub-policy for each image, which of its operations are applied, and their signs."""
         codes, chances, strengths = _cifar10(shape[1], shape[2], device)
         picked = torch.randint(len(CIFAR10), (count,), device=device, generator=generator)
         happens = torch.rand(2, count, device=device, generator=generator) < chances[:, picked]
@@ -399,7 +398,7 @@ class AutoAugment(Layered):
 
 
 def _signed(operation: Tensor, strength: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Turn half of the magnitudes round, where an operation has a sign. int64 [L, B], float32 [L, B] -> [L, B]."""
+    """Negate half of the magnitudes of operations that have a sign. int64 [L, B], float32 [L, B] -> [L, B]."""
     turn = torch.rand(operation.shape, device=operation.device, generator=generator) < 0.5
     signed = (operation >= min(SIGNED)) & (operation <= max(SIGNED))
     return torch.where(turn & signed, -strength, strength)
@@ -407,7 +406,7 @@ def _signed(operation: Tensor, strength: Tensor, generator: torch.Generator | No
 
 @functools.cache
 def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small table on the device, put there once: a copy from the host cannot be captured."""
+    """A small table on the device, copied once: a copy from the host cannot be captured."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -475,8 +474,16 @@ POLICIES: dict[str, type[Policy] | None] = {
 
 
 def build(name: str, mean: Sequence[float] | None = None) -> Policy | None:
-    """Make the named policy (None for ``none``). ``mean``: of the set, 0 .. 1 per channel; cutout fills with it."""
-    maker = POLICIES[one_of("The augmentation", name, POLICIES)]
-    if maker is Cutout and mean is not None:
+    """Build a policy.
+
+    Args:
+        name: none, cutout, autoaugment or randaugment.
+        mean: Mean of each channel of the dataset on a 0 to 1 scale; cutout fills with it.
+
+    Returns:
+        The policy; None for ``none``.
+    """
+    policy = POLICIES[one_of("The policy", name, POLICIES, "policy")]
+    if policy is Cutout and mean is not None:
         return Cutout(fill=tuple(round(255 * m) for m in mean))
-    return None if maker is None else maker()
+    return None if policy is None else policy()

@@ -1,8 +1,8 @@
-"""Two-view augmentation on the device, one random draw per image: what self-supervised encoders learn from.
+"""The two views of self-supervised learning: random resized crop, flip, colour jitter, grey scale, blur, solarization.
 
-Drawing and applying are separate: `draw` takes the generator, `apply` is a pure function of fixed shapes
-that can be compiled and captured. Geometry is done with small matrices: a bilinear crop-and-resize (and
-mirror) is ``rows @ image @ columns.T`` with two non-zeros a row, and a blur is the same with Gaussian rows.
+`Views.draw` uses the generator; `Views.apply` is a pure function of fixed shapes that can be compiled and captured.
+Geometry is done with small matrices: a bilinear resized crop (and flip) is ``rows @ image @ columns.T`` with two
+non-zeros per row, and a blur is the same with Gaussian rows.
 """
 
 import math
@@ -12,9 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from complementary.augment.crop import luminance, per_image
+
 
 class Draw(NamedTuple):
-    """The random numbers of one view, all [B]: crop box, mirror, colour factors, and who gets what."""
+    """The parameters of one view, all [B]: crop box, colour factors, and which images each part applies to."""
 
     top: Tensor
     left: Tensor
@@ -26,39 +28,53 @@ class Draw(NamedTuple):
     contrast: Tensor
     saturation: Tensor
     hue: Tensor
-    grey: Tensor
+    grayscale: Tensor
     blur: Tensor
     sigma: Tensor
-    solarise: Tensor
+    solarize: Tensor
 
 
-NUMBERS = 14  # random numbers that one view of an image takes
+NUMBERS = 14  # random numbers per image and view
 
 
 @dataclass(frozen=True)
 class Views:
-    """Random resized crop, mirror, colour jitter, grey, and optionally blur and solarise.
+    """The augmentation of a view. The defaults are those of SimSiam for CIFAR.
 
-    Defaults are SimSiam's for CIFAR. Probabilities of 0 switch a part off. Grey-scale images get brightness
-    and contrast only. Colour changes come in a fixed order: brightness, contrast, saturation, hue.
+    Grey-scale images get brightness and contrast only. The order of colour jitter is fixed: brightness, contrast,
+    saturation, hue.
+
+    Attributes:
+        min_scale: Smallest share of the area that a crop keeps.
+        flip: Probability of a horizontal flip.
+        jitter: Probability of colour jitter.
+        strength: Strength of brightness, contrast, saturation and hue jitter.
+        grayscale: Probability of conversion to grey scale.
+        blur: Probability of a Gaussian blur.
+        solarize: Probability of solarization.
     """
 
-    smallest: float = 0.2
+    min_scale: float = 0.2
     flip: float = 0.5
     jitter: float = 0.8
     strength: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
-    grey: float = 0.2
+    grayscale: float = 0.2
     blur: float = 0.0
-    solarise: float = 0.0
+    solarize: float = 0.0
 
     def draw(self, count: int, size: tuple[int, int], device: torch.device, random: torch.Generator | None) -> Draw:
-        """Draw the parameters of one view of ``count`` images of ``size`` (height, width)."""
+        """Draw the parameters of a view of ``count`` images of ``size`` (height, width)."""
         return self.read(torch.rand(NUMBERS, count, device=device, generator=random), size)
 
     def read(self, u: Tensor, size: tuple[int, int]) -> Draw:
-        """The parameters that random numbers in 0 .. 1 stand for: u [NUMBERS, B], size (height, width) -> a draw."""
-        area = self.smallest + (1 - self.smallest) * u[0]
-        reach = (-area.log()).clamp_max(math.log(4 / 3))  # a box of this area fits the image up to this proportion
+        """Convert uniform random numbers to the parameters of a view.
+
+        Args:
+            u: Numbers between 0 and 1, [NUMBERS, B].
+            size: Height and width of the images.
+        """
+        area = self.min_scale + (1 - self.min_scale) * u[0]
+        reach = (-area.log()).clamp_max(math.log(4 / 3))  # up to this aspect ratio, a box of this area fits the image
         aspect = torch.exp((2 * u[1] - 1) * reach)
         height = (size[0] * (area / aspect).sqrt()).round().clamp(1, size[0])
         width = (size[1] * (area * aspect).sqrt()).round().clamp(1, size[1])
@@ -74,51 +90,52 @@ class Views:
             contrast=1 + c * (2 * u[7] - 1),
             saturation=1 + s * (2 * u[8] - 1),
             hue=h * (2 * u[9] - 1),
-            grey=u[10] < self.grey,
+            grayscale=u[10] < self.grayscale,
             blur=u[11] < self.blur,
             sigma=0.1 + 1.9 * u[12],
-            solarise=u[13] < self.solarise,
+            solarize=u[13] < self.solarize,
         )
 
     def apply(self, images: Tensor, draw: Draw) -> Tensor:
-        """Images uint8 [B, C, H, W] -> one view, float32 in 0 .. 1, same shape."""
+        """Images uint8 [B, C, H, W] -> a view, float32 [B, C, H, W] between 0 and 1."""
         x = images.float() / 255
         rows = resize_rows(draw.top, draw.height, images.shape[2])
         columns = resize_rows(draw.left, draw.width, images.shape[3])
         columns = torch.where(draw.flip[:, None, None], columns.flip(1), columns)
         x = rows[:, None] @ x @ columns[:, None].transpose(2, 3)
-        x = _where(draw.jitter, self._jittered(x, draw), x)
-        if x.shape[1] == 3 and self.grey > 0:
-            x = _where(draw.grey, luminance(x).expand_as(x), x)
+        x = _where(draw.jitter, self._jitter(x, draw), x)
+        if x.shape[1] == 3 and self.grayscale > 0:
+            x = _where(draw.grayscale, luminance(x).expand_as(x), x)
         if self.blur > 0:
-            x = _where(draw.blur, blurred(x, draw.sigma), x)
-        if self.solarise > 0:
-            x = _where(draw.solarise, torch.where(x < 0.5, x, 1 - x), x)
-        return x.clamp(0, 1)  # weights sum to one only up to rounding
+            x = _where(draw.blur, gaussian_blur(x, draw.sigma), x)
+        if self.solarize > 0:
+            x = _where(draw.solarize, torch.where(x < 0.5, x, 1 - x), x)
+        return x.clamp(0, 1)  # the weights sum to 1 up to rounding
 
-    def _jittered(self, x: Tensor, draw: Draw) -> Tensor:
-        x = (x * _wide(draw.brightness)).clamp(0, 1)
+    def _jitter(self, x: Tensor, draw: Draw) -> Tensor:
+        x = (x * per_image(draw.brightness)).clamp(0, 1)
         mean = (luminance(x) if x.shape[1] == 3 else x).mean((1, 2, 3), keepdim=True)
-        x = torch.lerp(mean.expand_as(x), x, _wide(draw.contrast)).clamp(0, 1)
+        x = torch.lerp(mean.expand_as(x), x, per_image(draw.contrast)).clamp(0, 1)
         if x.shape[1] != 3:
             return x
-        x = torch.lerp(luminance(x).expand_as(x), x, _wide(draw.saturation)).clamp(0, 1)
+        x = torch.lerp(luminance(x).expand_as(x), x, per_image(draw.saturation)).clamp(0, 1)
         return shift_hue(x, draw.hue)
 
 
-def _wide(value: Tensor) -> Tensor:
-    return value[:, None, None, None]
-
-
 def _where(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(_wide(chosen), yes, no)
+    return torch.where(per_image(chosen), yes, no)
 
 
 def resize_rows(start: Tensor, length: Tensor, size: int) -> Tensor:
-    """Bilinear weights that stretch ``length`` pixels from ``start`` over ``size``. [B], [B] -> [B, size, size].
+    """Matrices of a bilinear resized crop along one axis (corners not aligned).
 
-    Row i holds the weights of the source pixels of output pixel i: a tent around its centre, kept inside the
-    crop. The same as cropping and resizing (bilinear, corners not aligned).
+    Args:
+        start: First pixel of the crop, [B].
+        length: Length of the crop in pixels, [B].
+        size: Pixels of the image and of the result.
+
+    Returns:
+        [B, size, size]; row i holds the weights of the source pixels of output pixel i.
     """
     place = torch.arange(size, device=start.device)
     centre = (place + 0.5) * (length[:, None] / size) - 0.5  # inside the crop
@@ -126,25 +143,20 @@ def resize_rows(start: Tensor, length: Tensor, size: int) -> Tensor:
     return (1 - (centre[:, :, None] - place).abs()).clamp_min(0)
 
 
-def blurred(x: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur with ``sigma`` [B] pixels, renormalised at the border. [B, C, H, W] -> same."""
-    rows, columns = (_gauss(sigma, size) for size in x.shape[2:])
+def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
+    """Gaussian blur with ``sigma`` [B] in pixels, renormalised at the border. [B, C, H, W] -> [B, C, H, W]."""
+    rows, columns = (_gaussian_rows(sigma, size) for size in x.shape[2:])
     return rows[:, None] @ x @ columns[:, None].transpose(2, 3)
 
 
-def _gauss(sigma: Tensor, size: int) -> Tensor:
+def _gaussian_rows(sigma: Tensor, size: int) -> Tensor:
     place = torch.arange(size, device=sigma.device, dtype=torch.float32)
     weight = torch.exp(-((place[:, None] - place) ** 2) / (2 * sigma[:, None, None] ** 2))
     return weight / weight.sum(2, keepdim=True)
 
 
-def luminance(x: Tensor) -> Tensor:
-    """ITU-R 601 grey value. [B, 3, H, W] -> [B, 1, H, W]."""
-    return 0.299 * x[:, 0:1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:3]
-
-
 def shift_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of RGB images [B, 3, H, W] in 0 .. 1 by ``turn`` [B], in fractions of the colour circle."""
+    """Shift the hue of RGB images [B, 3, H, W] between 0 and 1 by ``turn`` [B], in fractions of the colour circle."""
     red, green, blue = x.unbind(1)
     value, low = x.amax(1), x.amin(1)
     chroma = value - low
