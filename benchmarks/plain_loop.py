@@ -103,7 +103,7 @@ class PlainLoop:
         self.device, self.icm = device, icm
         shape = tuple(task.inputs.shape[1:])
         self.model = networks.build(net.model, shape, len(task.classes), max_pool=net.max_pool).to(device)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), RATE, weight_decay=DECAY)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), RATE, weight_decay=DECAY)
         self.random = random.Random(0)
         self.loader = DataLoader(
             PlainImages(task, steps * net.batch),
@@ -133,9 +133,9 @@ class PlainLoop:
             x, excluded = mix_one_by_one(x, excluded, partners, weights)
         losses = s_nl(self.model(x), excluded)
         loss = losses.sum() / (excluded.sum(1) > 0).sum().clamp_min(1)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return float(loss.item())
 
 

@@ -157,7 +157,7 @@ def _parts(icm: Trainer, micm: Trainer, index: Tensor) -> dict[str, Part]:
         icm.optimizer.step()
         return icm.loss_sum
 
-    named = {"load": load, "mix (icm)": mix(icm), "forward + backward": learn, "optimiser": update}
+    named = {"load": load, "mix (icm)": mix(icm), "forward + backward": learn, "optimizer": update}
     return named | {"mix (micm)": mix(micm)}
 
 

@@ -80,12 +80,12 @@ def test_plain_step_updates_the_weights_as_the_trainer_does(task, monkeypatch):
     loop = PlainLoop(NET, task, CPU, icm=True, steps=1, workers=0)
     torch.testing.assert_close(dict(loop.model.state_dict()), dict(trainer.model.state_dict()))
 
-    chosen, found = ICM().pick(excluded, task.group[index], None, draw.partner)
+    chosen, found = ICM().pick(excluded, task.cluster[index], None, draw.partner)
     partners = [int(j) if there else None for j, there in zip(chosen[:, 0], found, strict=True)]
     weights = iter(draw.weight[:, 0].tolist())
     monkeypatch.setattr("benchmarks.plain_loop.find_partners", lambda *_: partners)
     monkeypatch.setattr(loop.random, "betavariate", lambda *_: next(weights))
-    loss = loop.step(x, excluded, task.group[index])
+    loss = loop.step(x, excluded, task.cluster[index])
     assert loss == pytest.approx(float(trainer.step(index, trainer.random)), rel=1e-5)
     plain, ours = dict(loop.model.named_parameters()), dict(trainer.model.named_parameters())
     moved = (ours["fc.weight"] - plain["fc.weight"]).abs().max()
@@ -122,5 +122,5 @@ def test_plain_images_are_augmented_at_every_access(task):
     x, excluded, cluster = images[3]
     assert (x.shape, x.dtype) == ((3, 32, 32), torch.float32)
     assert excluded.tolist() == task.excluded[3].tolist()
-    assert cluster == int(task.group[3])
+    assert cluster == int(task.cluster[3])
     assert any(not torch.equal(images[3][0], x) for _ in range(5))

@@ -26,7 +26,7 @@ def test_clustered_task_has_the_shape_of_cifar_and_no_validation_split():
     assert task.inputs.dtype == torch.uint8
     assert task.inputs.shape == (100, 3, 32, 32)
     assert task.excluded.sum(1).tolist() == [1] * 100
-    assert set(task.group.tolist()) == set(range(7))
+    assert set(task.cluster.tolist()) == set(range(7))
     assert len(task.held) == 0
     assert len(task.test_inputs) == 30
 

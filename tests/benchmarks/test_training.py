@@ -19,7 +19,7 @@ def test_stepper_never_ends_an_epoch_and_never_evaluates(setting, monkeypatch):
     job = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.task, setting.engine)
     orders = []
     monkeypatch.setattr(Trainer, "evaluate", lambda _: pytest.fail("evaluated"))
-    monkeypatch.setattr(Trainer, "open_epoch", lambda job: orders.append(job.epoch))
+    monkeypatch.setattr(Trainer, "on_epoch_start", lambda job: orders.append(job.epoch))
     step = training.stepper(job)
     for _ in range(14):
         step()
@@ -44,7 +44,7 @@ def test_stages_cover_the_step(setting):
         "load",
         "mix (icm)",
         "forward + backward",
-        "optimiser",
+        "optimizer",
         "mix (micm)",
         "whole step (icm)",
         "evaluate the test set",
@@ -63,7 +63,7 @@ def test_stages_in_sequence_equal_the_step(setting):
     x, excluded = training.mixed(parts, x, excluded, index, random)
     assert bool((excluded.sum(1) > 0).all())  # every example has a partner, so the mean is over all
     training.forward_backward(parts, parts.model, x, excluded)
-    parts.optimiser.step()
+    parts.optimizer.step()
     torch.testing.assert_close(dict(parts.model.state_dict()), dict(whole.model.state_dict()))
 
 

@@ -12,7 +12,7 @@ from complementary.clusters.features import Source, embed_test
 from complementary.clusters.judge import encoder_report
 from complementary.config import Config, PretrainConfig
 from complementary.data import load
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.encoders.pretrain import pretrain
 
 FAST = ("--clusters", 20, "--restarts", 1)
@@ -77,7 +77,7 @@ def test_the_file_holds_what_training_would_use(cll, tmp_path):
     status, out, _ = cll("cluster", *FAST, *options, "--out", tmp_path / "c.safetensors")
     assert status == 0
     config = Config.of(clusters=20, restarts=1, long_tail=5.0, seed=3, head=90)
-    chosen, _, _ = supervise(config, DIGITS)
+    chosen, _, _ = select(config, DIGITS)
     assert f"Assignment of {len(chosen):,} examples: {tmp_path / 'c.safetensors'}" in out
     found, record = assignments.read(tmp_path / "c.safetensors", DIGITS.train.inputs[chosen])
     assert torch.equal(found, clusters_of(config, DIGITS, chosen))
@@ -125,7 +125,7 @@ def test_nothing_is_overwritten_and_nothing_computed_first(cll, tmp_path, monkey
     def refuse(*_):
         raise AssertionError("it began to work")
 
-    monkeypatch.setattr(import_module("complementary.cli.cluster"), "supervise", refuse)
+    monkeypatch.setattr(import_module("complementary.cli.cluster"), "select", refuse)
     (tmp_path / "old").write_text("precious")
     for options in (("--out", "old"), ("--report", "old"), ("--out", "new", "--report", "old"), ("--json", "old")):
         status, _, error = cll("cluster", *FAST, *options)
@@ -219,7 +219,7 @@ def test_the_probe_gives_every_figure_of_the_encoder(cll, tmp_path, encoder):
     status, out, _ = cll(*command, *probing)
     assert status == 0
     config = Config.of(clusters=20, restarts=1, encoder=encoder, long_tail=3.0, seed=2, labels="biased:3")
-    chosen, generating, excluded = supervise(config, DIGITS)
+    chosen, generating, excluded = select(config, DIGITS)
     wanted, _ = encoder_report(
         points_of(config, DIGITS, chosen),
         DIGITS.train.truth[chosen],

@@ -8,7 +8,7 @@ from PIL import Image
 from complementary.cli.data import COMMANDS, main, relabel
 from complementary.config import Config
 from complementary.data import load
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.errors import UserError
 
 
@@ -107,7 +107,7 @@ def test_setups_and_long_tails():
 def test_what_is_shown_is_what_would_be_trained_on():
     digits = load("digits")
     config = Config.of(labels="biased:5", per_example=2, long_tail=10, seed=4)
-    chosen, _, excluded = supervise(config, digits)
+    chosen, _, excluded = select(config, digits)
     shown = relabel(digits, "biased:5", 2, 10, 4)[0].train
     assert torch.equal(shown.inputs, digits.train.inputs[chosen])
     assert torch.equal(shown.excluded, excluded)

@@ -11,9 +11,9 @@ from complementary import files
 from complementary.clusters.assign import clusters_of
 from complementary.config import Config
 from complementary.data import Dataset, Split, load
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.errors import UserError
-from complementary.training.task import prepare
+from complementary.training.task import build_task
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ FAST = Config.of(clusters=5, restarts=1)
 
 def clusters(config=FAST, **options):
     config, dataset = config.with_(**options), load("digits")
-    return clusters_of(config, dataset, supervise(config, dataset)[0], "cpu")
+    return clusters_of(config, dataset, select(config, dataset)[0], "cpu")
 
 
 def refuse(*_):
@@ -43,7 +43,7 @@ def test_clusters_are_made_once_and_said_once(cache, capsys, monkeypatch):
         monkeypatch.setattr(complementary.clusters.assign, name, refuse)
     assert torch.equal(clusters(), first)
     assert capsys.readouterr().err == ""
-    assert torch.equal(prepare(FAST.with_(holdout=0.0)).group, first)
+    assert torch.equal(build_task(FAST.with_(holdout=0.0)).group, first)
 
 
 def test_few_examples_are_clustered_without_a_word_or_a_file(cache, capsys, monkeypatch):

@@ -21,7 +21,7 @@ from complementary.clusters.assign import clusters_of, points_of
 from complementary.clusters.features import Source, embed, embed_test, find_body, pretrained, read_embeddings
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.encoders.objectives import OBJECTIVES
 from complementary.encoders.backbone import features
 from complementary.encoders.pretrain import chosen_images, pretrain
@@ -452,7 +452,7 @@ def test_a_stage_sees_exactly_the_images_of_its_run(monkeypatch, options):
 
     monkeypatch.setattr(complementary.clusters.features, "pretrain", record)
     config = Config.of(encoder="simsiam", **options)
-    chosen, _, _ = supervise(config, DIGITS)
+    chosen, _, _ = select(config, DIGITS)
     with pytest.raises(InterruptedError):
         points_of(config, DIGITS, chosen)
     assert torch.equal(asked[0], DIGITS.train.inputs[chosen])
@@ -460,7 +460,7 @@ def test_a_stage_sees_exactly_the_images_of_its_run(monkeypatch, options):
 
 def test_a_subset_smaller_than_a_usual_batch_is_pretrained_in_one_of_its_own_size(cache):
     config = Config.of(encoder="simsiam", pretrain_epochs=1, long_tail=100.0)
-    chosen, _, _ = supervise(config, DIGITS)
+    chosen, _, _ = select(config, DIGITS)
     assert len(chosen) == 326
     z = points_of(config, DIGITS, chosen)
     assert z.shape == (326, 32)

@@ -12,7 +12,7 @@ from complementary.clusters.judge import Choice, Figures, as_percent, measure, p
 from complementary.clusters.kmeans import kmeans
 from complementary.config import Config
 from complementary.data import load
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.mixing import ICM, MICM, Mixup
 from complementary.oracle import Estimate, estimated_same_class, noise_ratio, purity, recommend, same_class
 
@@ -24,7 +24,7 @@ NAN = float("nan")
 def clustered():
     """(configuration, chosen, matrix, excluded, assignment) of the digits in 20 clusters."""
     config = Config.of(clusters=20, restarts=1, labels="biased:3", per_example=2)
-    chosen, generating, excluded = supervise(config, DIGITS)
+    chosen, generating, excluded = select(config, DIGITS)
     return config, chosen, generating, excluded, clusters_of(config, DIGITS, chosen)
 
 
@@ -150,7 +150,7 @@ def test_the_recommendation_finds_clean_clusters_without_truth():
 
 def test_labels_that_tell_nothing_recommend_nothing():
     config = Config.of(labels="noisy:0.1", restarts=1)
-    chosen, generating, excluded = supervise(config, DIGITS)
+    chosen, generating, excluded = select(config, DIGITS)
     points = points_of(config, DIGITS, chosen)
     tried = {k: cluster_points(config, points, k) for k in (5, 10)}
     found = recommendation(tried, points, excluded, generating, DIGITS.train.truth)

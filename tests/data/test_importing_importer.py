@@ -12,7 +12,7 @@ from complementary.config import Config
 from complementary.data import cache, load
 from complementary.data.importing import Import, run_import
 from complementary.errors import UserError
-from complementary.training.task import prepare
+from complementary.training.task import build_task
 
 CLASSES = ("cat", "dog", "ship")
 
@@ -354,6 +354,6 @@ def test_an_unknown_class_folder_of_the_test_set_has_no_line(request_, root, sai
 def test_imported_sets_can_be_trained_on(request_, root, said, tmp_path):
     run_import(request_(size=16), root, said.append)
     options = {"epochs": 1, "batch": 2, "clusters": 2, "mix": "icm", "holdout": 0.0}
-    problem = prepare(Config.of(data="mine", **options))
+    problem = build_task(Config.of(data="mine", **options))
     assert problem.inputs.shape == (6, 3, 16, 16)
     assert problem.test_inputs is None

@@ -18,7 +18,7 @@ def test_rows_are_like_the_tensor_that_they_stand_for(index):
     for count in (1, 2, 100):
         assert [part.tolist() for part in rows.split(count)] == [part.tolist() for part in tensor.split(count)]
     places = torch.tensor([3, 1])
-    assert torch.equal(rows.source[rows.places(places)], tensor[places])
+    assert torch.equal(rows.source[rows.positions(places)], tensor[places])
     for part in (places, slice(1, None, 2), slice(0)):
         assert torch.equal(rows.take(part).whole(), tensor[part])
 
@@ -43,5 +43,5 @@ def test_all_rows_in_order_need_no_index():
 
 
 def test_a_portion_is_at_least_a_row():
-    assert Rows(SOURCE).portion(1) == 1
-    assert Rows(SOURCE).portion(9) == 3
+    assert Rows(SOURCE).rows_within(1) == 1
+    assert Rows(SOURCE).rows_within(9) == 3

@@ -60,12 +60,12 @@ def test_gradients_are_those_of_the_formula():
 def test_the_target_of_a_view_is_the_other_view():
     """Targets of equal views are predictions' own; the loss of swapped images is worse after a little training."""
     built = byol()
-    optimiser = torch.optim.SGD([p for p in built.parameters() if p.requires_grad], 0.1, momentum=0.9)
+    optimizer = torch.optim.SGD([p for p in built.parameters() if p.requires_grad], 0.1, momentum=0.9)
     first, _ = views()
     for _ in range(40):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         built(first, first).backward()
-        optimiser.step()
+        optimizer.step()
     assert built(first, first).item() < built(first, first.flip(0)).item() - 0.1
 
 

@@ -16,7 +16,7 @@ from complementary import data, files, networks
 from complementary.augment.views import NUMBERS
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split
-from complementary.data.selection import supervise
+from complementary.data.selection import select
 from complementary.encoders import pretrain
 from complementary.encoders.objectives import OBJECTIVES, MoCoV3, Objective
 from complementary.encoders.backbone import build_body, features
@@ -62,7 +62,7 @@ def schedule(config):
     """Learning rates of both groups and the momentum, as each step sees them."""
     job, seen = started(config), []
     job.run_step = lambda index, source: (
-        seen.append((*(g["lr"] for g in job.optimiser.param_groups), float(job.momentum))) or torch.zeros(())
+        seen.append((*(g["lr"] for g in job.optimizer.param_groups), float(job.momentum))) or torch.zeros(())
     )
     job.scores = dict
     finish(job)
@@ -77,14 +77,14 @@ def test_the_rate_falls_by_a_half_cosine_from_its_value_per_256_images(encoder, 
     total = 3 * STEPS
     wanted = [base * 128 / 256 * (1 + math.cos(math.pi * t / total)) / 2 for t in range(total)]
     assert rates == pytest.approx(wanted)
-    assert job.optimiser.param_groups[0]["momentum"] == 0.9
+    assert job.optimizer.param_groups[0]["momentum"] == 0.9
 
 
 def test_the_predictor_of_simsiam_keeps_its_rate():
     job, (falling, constant, _) = schedule(small("simsiam"))
     assert set(constant) == {0.03 / 2}
     assert falling[-1] < 0.01 * falling[0]
-    held = {id(p) for p in job.optimiser.param_groups[1]["params"]}
+    held = {id(p) for p in job.optimizer.param_groups[1]["params"]}
     assert held == {id(p) for p in job.objective.predictor.parameters()}
 
 
@@ -94,17 +94,17 @@ def test_the_momentum_of_the_slow_copy_rises_from_99_percent_to_one(encoder):
     total = 3 * STEPS
     wanted = [1 - 0.01 * (1 + math.cos(math.pi * t / total)) / 2 for t in range(total)]
     assert momentum == pytest.approx(wanted, abs=1e-7)
-    assert len(job.optimiser.param_groups) == 1
+    assert len(job.optimizer.param_groups) == 1
 
 
 @pytest.mark.parametrize("encoder", OBJECTIVES)
 def test_the_optimiser_holds_every_weight_that_learns_once_and_the_slow_copy_never(encoder):
     job = started(small(encoder, weight_decay=0.25))
-    held = [id(p) for group in job.optimiser.param_groups for p in group["params"]]
+    held = [id(p) for group in job.optimizer.param_groups for p in group["params"]]
     names = [n for n, p in job.objective.named_parameters() if id(p) in held]
     assert len(held) == len(set(held)) == len(names)
     assert set(names) == {n for n, _ in job.objective.named_parameters() if not n.startswith("slow")}
-    assert {group["weight_decay"] for group in job.optimiser.param_groups} == {0.25}
+    assert {group["weight_decay"] for group in job.optimizer.param_groups} == {0.25}
 
 
 @pytest.mark.parametrize("encoder", SLOW)
@@ -233,7 +233,7 @@ def test_learning_beats_the_random_body(monkeypatch):
 @pytest.mark.parametrize("ratio", [1.0, 10.0])
 def test_a_long_tail_is_pretrained_on_exactly_the_images_of_its_run(options, ratio):
     digits = data.load("digits")
-    chosen, _, _ = supervise(Config.of(long_tail=ratio, **options), digits)
+    chosen, _, _ = select(Config.of(long_tail=ratio, **options), digits)
     job = started(small(long_tail=ratio, **options))
     assert torch.equal(job.rows.whole(), digits.train.inputs[chosen])
     assert torch.equal(job.chosen, chosen)

@@ -15,7 +15,7 @@ from complementary.labels import draw
 from complementary.losses import s_nl
 from complementary.paper import gradients
 from complementary.paper.gradients import STUDY_METHODS, _batch, study
-from complementary.training.task import hold_out
+from complementary.training.task import validation_split
 
 CONFIG = Config.of(data="digits", model="linear", batch=64, clusters=20, restarts=1)
 
@@ -35,7 +35,7 @@ def test_the_network_follows_the_true_gradient_alone():
     """The second measurement, by hand: one SGD step on cross-entropy, then the moments of the second batch."""
     digits = data.load("digits")
     found = study(CONFIG, digits, methods=("none",), steps=1, every=1, lr=0.5, device="cpu")
-    train, _ = hold_out(len(digits.train), CONFIG.dataset.holdout, CONFIG.seed)
+    train, _ = validation_split(len(digits.train), CONFIG.dataset.holdout, CONFIG.seed)
     inputs, truth = digits.train.inputs[train], digits.train.truth[train]
     x = normalise(inputs, torch.tensor(digits.mean), torch.tensor(digits.std))
     model = networks.build("linear", (1, 8, 8), 10, CONFIG.seed)

@@ -130,7 +130,7 @@ def test_pairs_are_counted_by_one_thread_and_clusters_made_by_all(noisy, store, 
 
     def watched(config, *rest):
         seen[config.mixing.mix] = torch.get_num_threads()
-        return task.prepare(config, *rest)
+        return task.build_task(config, *rest)
 
     torch.set_num_threads(2)
     try:

@@ -57,7 +57,7 @@ def test_cell_names_list_what_varies_or_the_main_options(tmp_path):
     ("text", "message"),
     [
         ("epoks = 3", "'epoks'"),
-        ("[optimiser]\nlr = 1", "'optimiser'"),
+        ("[optimizer]\nlr = 1", "'optimizer'"),
         ("[dataset]\nlr = 1", r"'lr' .*\[dataset\]"),
         ("[grid]\nepoks = [3]", r"'epoks' in \[grid\]"),
         ("[[case]]\nepoks = 3", r"'epoks' in \[\[case\]\]"),
