@@ -22,6 +22,7 @@ from complementary.data.selection import require_truth, select, transition_matri
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
+from complementary.files import fingerprint
 from complementary.mixing import GroupMixup, Pool
 from complementary.rng import address, generator
 
@@ -146,7 +147,8 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
         loss_transition=loss_transition,
         encoder=inputs.encoder,
     )
-    return dataclasses.replace(task, data_summary=_summarize(config, task, None if truth is None else truth[train]))
+    summary = _summarize(config, task, None if truth is None else truth[train])
+    return dataclasses.replace(task, data_summary=summary | _summarize_clusters(extractor, cluster))
 
 
 def validation_split(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -212,6 +214,17 @@ def _cluster(extractor: FeatureExtractor, truth: Tensor | None) -> Tensor | None
     return truth if config.mixed_within == "truth" else None
 
 
+def _summarize_clusters(extractor: FeatureExtractor, cluster: Tensor | None) -> dict[str, Any]:
+    """How ``encoder = auto`` was resolved, and a fingerprint of the clusters, by which a resumed run checks them."""
+    config, summary = extractor.config, dict[str, Any]()
+    clustered = config.mixed_within == "clusters"
+    if config.dataset.inputs == "features" or (clustered and config.cluster.assignments is None):
+        summary["encoder"] = str(extractor.encoder)
+    if clustered and cluster is not None:
+        summary["clusters_sha256"] = fingerprint({"cluster": cluster})
+    return summary
+
+
 def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | None:
     """The mixer of a configuration.
 
@@ -226,7 +239,7 @@ def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | No
     options |= {"same_class": v.same_class} if m.mix == "extra-class" else {}
     mixer = None if m.mix == "none" else mixing.build(m.mix, alpha=m.alpha, **options)
     if mixer is not None and v.partners_from == "dataset":
-        groups = mixing.group(mixer.groups(task.excluded, task.cluster))
+        groups = mixing.group_by(mixer.group_ids(task.excluded, task.cluster))
         return dataclasses.replace(mixer, pool=Pool(groups, load))
     return mixer
 

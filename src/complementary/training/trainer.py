@@ -211,26 +211,29 @@ class Trainer(TrainingLoop):
         return [self.model]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Current weights, weights of the selected epoch, state of the optimizer, and a fingerprint of the encoder."""
+        """Current weights, weights of the selected epoch, state of the optimizer, and fingerprints of the encoder."""
         found = add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
-        found |= {} if self.encoder is None else {"encoder": _number(self.encoder)}
-        return found | optimizer_tensors(self.optimizer)
+        return found | self._fingerprints() | optimizer_tensors(self.optimizer)
+
+    def _fingerprints(self) -> dict[str, Tensor]:
+        """Fingerprints of the encoder and of the clusters, if there are any, as tensors int64 []."""
+        clusters = self.task.data_summary.get("clusters_sha256")
+        found = {"encoder": None if self.encoder is None else self.encoder.fingerprint, "clusters": clusters}
+        return {name: torch.tensor(int(value[:15], 16)) for name, value in found.items() if value is not None}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        if self.encoder is not None and not torch.equal(tensors["encoder"], _number(self.encoder)):
-            raise UserError(
-                f"The encoder {self.config.cluster.encoder} has changed since this run started; restore it, or start "
-                "another run.",
-                "encoder",
-            )
+        for name, number in self._fingerprints().items():
+            if not torch.equal(tensors[name], number):
+                encoder = self.task.data_summary.get("encoder", self.config.cluster.assignments)
+                what = "encoder has" if name == "encoder" else "clusters have"
+                raise UserError(
+                    f"The {what} changed since this run started (now: {encoder}); restore the old files, or start "
+                    "another run.",
+                    "encoder",
+                )
         self.model.load_state_dict(strip_prefix("model", tensors))
         self.selected = {k: v.to(self.device) for k, v in strip_prefix("selected", tensors).items()}
         load_optimizer(self.optimizer, tensors)
-
-
-def _number(encoder: FrozenEncoder) -> Tensor:
-    """The fingerprint of an encoder as a tensor, int64 []."""
-    return torch.tensor(int(encoder.fingerprint[:15], 16))
 
 
 def default_model(task: Task) -> str:
