@@ -96,7 +96,7 @@ def test_the_ratio_counts_examples_that_have_a_partner(kind, partner, pooled):
     truth = tail(1, head=6)
     excluded = labels.draw(truth, transitions.uniform(10))
     cluster = torch.arange(60) % 7
-    pool = mixing.Pool(mixing.group(cluster), lambda index, source: (index, excluded[index])) if pooled else None
+    pool = mixing.Pool(mixing.group_by(cluster), lambda index, source: (index, excluded[index])) if pooled else None
     mixer = kind(partner=partner, pool=pool)
     found = noise_ratio(mixer, truth, excluded, cluster, batch=16, seed=3, passes=3)
     assert found == pytest.approx(slow_ratio(mixer, truth, excluded, cluster, 16, 3, 3), rel=1e-6)

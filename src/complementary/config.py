@@ -31,12 +31,15 @@ ModelName = Literal["auto", "linear", "mlp", "cnn", "resnet18"]
 PolicyName = Literal["none", "cutout", "autoaugment", "randaugment"]
 ObjectiveName = Literal["simsiam", "byol", "mocov3"]
 MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
+    "none": "nothing",
+    "mixup": "nothing",
     "icm": "clusters",
     "micm": "clusters",
+    "same-excluded": "nothing",
     "intra-class": "truth",
     "extra-class": "truth",
 }
-"""What a mixer needs to know about each example; mixers that are not listed need nothing."""
+"""What each mixer needs to know about an example: nothing, its cluster, or (oracles) its true class."""
 
 ADVANCED = {"advanced": True}
 """Metadata of an option that the short help of a command leaves out."""
@@ -335,7 +338,7 @@ class Config(BaseConfig):
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
         """What the mixer needs to know about each example: nothing, its cluster, or (oracles) its true class."""
-        return MIXED_WITHIN.get(self.mixing.mix, "nothing")
+        return MIXED_WITHIN[self.mixing.mix]
 
     def as_coded(self) -> "Config":
         """Return a copy in which the method is that of the paper's published code, where the text says otherwise.

@@ -1,7 +1,7 @@
-"""Complementary labels: how they are written and how they are drawn.
+"""Complementary labels: conversion, checks and random draws.
 
-Inside the package supervision has one form, ``excluded``: a tensor [N, K] whose entry (i, k) is 1 if
-example i is known *not* to be of class k.
+The package stores complementary labels in one form, ``excluded``: a tensor [N, K] whose entry (i, k) is 1 if example i
+is known *not* to be of class k.
 
     >>> import torch
     >>> from complementary import labels, transitions
@@ -23,25 +23,31 @@ from complementary.transitions import check_transition
 
 PAPER_SEED = 1126
 
-
-# --- drawing -------------------------------------------------------------------------------------
+# --- random draws -----------------------------------------------------------------------------------------------------
 
 
 def draw(truth: Tensor, transition: Tensor, per_example: int = 1, seed: int = 0) -> Tensor:
-    """Draw ``per_example`` distinct complementary labels for each true label.
+    """Draw complementary labels.
 
-    ``truth`` int [N], ``transition`` [K, K] -> ``excluded`` uint8 [N, K] with ``per_example`` ones a row.
-    Several labels are drawn one after the other without replacement.
+    Args:
+        truth: True labels, int [N].
+        transition: Probability of each label given the true one, [K, K].
+        per_example: Number of labels per example; several are drawn one after the other without replacement.
+        seed: The seed.
+
+    Returns:
+        ``excluded``, uint8 [N, K] with ``per_example`` ones per row.
     """
     transition = check_transition(transition)
     classes = len(transition)
     check_classes(truth, classes, "A true label")
-    truth = truth.long()  # narrower types index as masks, and overflow below
+    truth = truth.long()  # uint8 would index as a mask, and narrow types overflow below
     possible = int((transition > 0).sum(1).min())
     if not 1 <= per_example <= min(possible, classes - 1):
         raise UserError(
-            f"{per_example} labels per example were asked for, but with {classes} classes and this transition "
-            f"matrix the number must lie between 1 and {min(possible, classes - 1)}."
+            f"The option per_example is {per_example}, but with {classes} classes and this transition matrix it must "
+            f"be between 1 and {min(possible, classes - 1)}.",
+            "per_example",
         )
     source = generator(seed, "labels")
     if per_example == 1:
@@ -50,19 +56,19 @@ def draw(truth: Tensor, transition: Tensor, per_example: int = 1, seed: int = 0)
 
 
 def _draw_one(truth: Tensor, transition: Tensor, source: torch.Generator) -> Tensor:
-    """Inverse-CDF for all rows at once: row y of the CDF, shifted by y, makes one sorted list. -> int [N]."""
+    """Invert the CDFs of all classes with one search: the rows of the CDF, row y shifted by y, are one sorted list."""
     classes = len(transition)
     shift = torch.arange(classes, dtype=torch.float64)
     cdf = transition.cumsum(1).clamp(max=1) + shift[:, None]
     point = truth + torch.rand(len(truth), dtype=torch.float64, generator=source)
     found = torch.searchsorted(cdf.flatten(), point, right=True) - truth * classes
-    # rounding may step over a row's end: fall back to its last class that has any probability
+    # rounding may step over the end of a row: use the last class with a positive probability instead
     last = classes - 1 - (transition > 0).flip(1).int().argmax(1)
     return torch.minimum(found, last[truth])
 
 
 def _draw_several(truth: Tensor, transition: Tensor, count: int, source: torch.Generator) -> Tensor:
-    """The ``count`` largest of log T + Gumbel noise are draws without replacement. -> uint8 [N, K]."""
+    """Draw without replacement: the ``count`` largest of log T + Gumbel noise. uint8 [N, K]."""
     classes = len(transition)
     excluded = torch.zeros(len(truth), classes, dtype=torch.uint8)
     log_transition = transition.log().float()
@@ -74,10 +80,17 @@ def _draw_several(truth: Tensor, transition: Tensor, count: int, source: torch.G
 
 
 def draw_as_paper(truth: Tensor, classes: int, seed: int = PAPER_SEED) -> Tensor:
-    """Uniform labels exactly as the published experiments drew them: NumPy's legacy stream, in class order.
+    """Draw one uniform label per example exactly as the published experiments did.
 
-    ``truth`` int [N] -> ``excluded`` uint8 [N, K]. One Python call per example, because the stream is
-    defined that way; `draw` is the fast one.
+    They use NumPy's legacy generator, with one call per example in class order. `draw` is much faster.
+
+    Args:
+        truth: True labels, int [N].
+        classes: Number of classes K.
+        seed: The seed.
+
+    Returns:
+        ``excluded``, uint8 [N, K].
     """
     check_classes(truth, classes, "A true label")
     stream = np.random.RandomState(seed)
@@ -90,10 +103,15 @@ def draw_as_paper(truth: Tensor, classes: int, seed: int = PAPER_SEED) -> Tensor
 
 
 def marginal(transition: Tensor, per_example: int, draws: int = 20_000) -> Tensor:
-    """How often each label appears for each class when ``per_example`` are drawn without replacement. [K, K].
+    """Distribution of a label if several are drawn without replacement.
 
-    Rows sum to 1. For one label this is the matrix itself; for several it is estimated by drawing
-    (``draws`` per class, standard error below .004): it uses the generating process only, no true labels.
+    Args:
+        transition: Distribution of the first label, [K, K].
+        per_example: Number of labels per example.
+        draws: Simulated examples per class (for 20,000 the standard error is below 0.004).
+
+    Returns:
+        How often each label appears for each class, [K, K]; rows sum to 1. For one label it is ``transition`` itself.
     """
     if per_example == 1:
         return transition
@@ -104,28 +122,33 @@ def marginal(transition: Tensor, per_example: int, draws: int = 20_000) -> Tenso
     return torch.stack(rows) / per_example
 
 
-# --- from the user, at the door ------------------------------------------------------------------
+# --- conversion and checks --------------------------------------------------------------------------------------------
 
 
 def to_excluded(labels: object, classes: int | None = None) -> Tensor:
-    """Convert what users write to ``excluded`` uint8 [N, K], checking every entry.
+    """Convert complementary labels to ``excluded`` and check every entry.
 
-    ``labels``: an int vector [N] (one label each), a list of sets or lists of class numbers (several
-    each), or a 0/1 array [N, K]. ``classes``: K; by default the largest label plus one.
+    Args:
+        labels: An int vector [N] (one label per example), a list of sets or lists of class indices (several labels per
+            example), or a 0/1 array [N, K].
+        classes: Number of classes K; None: the largest label plus one.
+
+    Returns:
+        ``excluded``, uint8 [N, K].
     """
     if hasattr(labels, "to_numpy"):  # pandas
         labels = labels.to_numpy()
     if isinstance(labels, np.ndarray) and labels.dtype == object and labels.ndim == 1:
         labels = labels.tolist()
     if isinstance(labels, (Tensor, np.ndarray)):
-        array = labels.detach().cpu() if isinstance(labels, Tensor) else _as_integers(labels)
+        array = labels.detach().cpu() if isinstance(labels, Tensor) else _as_tensor(labels)
         excluded = _from_matrix(array, classes) if array.ndim == 2 else _from_vector(array, classes)
     elif isinstance(labels, Iterable):
         rows = list(labels)
         if any(_is_set(row) for row in rows):
             excluded = _from_sets(rows, classes)
         else:
-            excluded = _from_vector(_as_integers(rows), classes)
+            excluded = _from_vector(_as_tensor(rows), classes)
     else:
         raise UserError(f"Labels must be a vector, a list of sets or a 0/1 matrix, found {type(labels).__name__}.")
     return check_excluded(excluded)
@@ -136,50 +159,60 @@ def _is_set(row: object) -> bool:
 
 
 def check_excluded(excluded: Tensor) -> Tensor:
-    """Return ``excluded`` [N, K] if every example excludes at least one class and not all of them."""
+    """Raise unless every example excludes at least one class and not all of them.
+
+    Args:
+        excluded: Complementary labels, 0/1 [N, K].
+
+    Returns:
+        ``excluded`` itself.
+    """
     if len(excluded) == 0:
         raise UserError(f"Labels have shape {list(excluded.shape)}; there must be at least one example, N > 0.")
-    count = excluded.sum(1)
-    for bad, what in (
-        (count == 0, "excludes no class"),
-        (count == excluded.shape[1], "excludes every class"),
-    ):
+    count, classes = excluded.sum(1), excluded.shape[1]
+    for bad, what in ((count == 0, "no class"), (count == classes, "every class")):
         if bad.any():
             raise UserError(
-                f"Example {int(bad.nonzero()[0])} {what} ({int(bad.sum())} such in all); each must exclude "
-                f"between 1 and {excluded.shape[1] - 1} of the {excluded.shape[1]} classes. Fix or drop them."
+                f"Example {int(bad.nonzero()[0])} excludes {what} ({int(bad.sum())} such examples); each must exclude "
+                f"between 1 and {classes - 1} of the {classes} classes. Correct or remove them."
             )
     return excluded
 
 
-def check_classes(values: Tensor, classes: int, what: str = "A label") -> None:
-    """Raise unless every entry of the int tensor ``values`` lies in 0 .. classes - 1."""
+def check_classes(values: Tensor, classes: int, what: str = "A label", examples: Tensor | None = None) -> None:
+    """Raise unless every label is between 0 and K - 1.
+
+    Args:
+        values: Labels, int [M].
+        classes: Number of classes K.
+        what: Start of error messages.
+        examples: The example that each label belongs to, int [M]; None: one label per example.
+    """
     outside = (values < 0) | (values >= classes)
     if outside.any():
-        where = int(outside.nonzero()[0][0])
-        found = int(values[outside][0])
+        place = int(outside.nonzero()[0])
+        example = place if examples is None else int(examples[place])
         raise UserError(
-            f"{what} is {found} (example {where}), but with {classes} classes it must lie in 0..{classes - 1}."
+            f"{what} is {int(values[place])} (example {example}), but with {classes} classes it must be between 0 and "
+            f"{classes - 1}."
         )
 
 
-def _as_integers(rows: object) -> Tensor:
+def _as_tensor(rows: object) -> Tensor:
     try:
         return torch.from_numpy(np.array(rows))  # a copy: torch takes no read-only or reversed array
     except (TypeError, ValueError):
         raise UserError(
-            "Labels must be whole numbers, 0 to K-1; found something else among them. Number your classes first."
+            "Labels must be integers from 0 to K-1, but some are not numbers; number the classes first."
         ) from None
 
 
 def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
     if vector.ndim != 1 or len(vector) == 0:
-        raise UserError(f"Labels have shape {list(vector.shape)}; wanted one label per example, [N] with N > 0.")
+        raise UserError(f"Labels have shape {list(vector.shape)}, but there must be one label per example, [N].")
     if vector.is_floating_point():
         if not bool((torch.isfinite(vector) & (vector == vector.round())).all()):
-            raise UserError(
-                "Labels must be whole numbers (class indices); found a fraction, NaN or infinity among them."
-            )
+            raise UserError("Labels must be integers (class indices), but there is a fraction, NaN or infinity.")
         vector = vector.long()
     return one_hot(vector.long(), classes or int(vector.max()) + 1)
 
@@ -187,13 +220,13 @@ def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
 def _from_matrix(matrix: Tensor, classes: int | None) -> Tensor:
     if classes is not None and matrix.shape[1] != classes:
         raise UserError(
-            f"A label matrix with {matrix.shape[1]} columns was given for {classes} classes; it needs one 0/1 "
-            "column per class. For several class numbers per row pass a list of sets instead."
+            f"The label matrix has {matrix.shape[1]} columns, but there are {classes} classes and it must have one 0/1 "
+            "column per class. To pass several class indices per row, use a list of sets."
         )
     if not bool(((matrix == 0) | (matrix == 1)).all()):
         raise UserError(
-            "A label matrix must hold only 0 and 1, one column per class. For several class numbers per row "
-            "pass a list of sets instead."
+            "A label matrix must contain only 0 and 1, one column per class. To pass several class indices per row, "
+            "use a list of sets."
         )
     return matrix.to(torch.uint8)
 
@@ -201,38 +234,29 @@ def _from_matrix(matrix: Tensor, classes: int | None) -> Tensor:
 def _from_sets(rows: list[Iterable[int]], classes: int | None) -> Tensor:
     for i, row in enumerate(rows):
         if not _is_set(row):
-            raise UserError(f"Example {i} is {row!r}, but others are sets; give every example a set of whole numbers.")
+            raise UserError(f"Example {i} is {row!r}, but others are sets; use a set of class indices for each.")
     listed = [list(row) for row in rows]
     for i, row in enumerate(listed):
         if any(_is_set(label) for label in row):
-            raise UserError(f"Example {i} holds {row}; a set must hold whole numbers (class indices) only.")
+            raise UserError(f"Example {i} is {row}, but a set must contain integers (class indices) only.")
         if len(set(row)) < len(row):
             raise UserError(
-                f"Example {i} lists a class twice ({row}); give each class once, or, if this is a 0/1 matrix, "
-                "pass it as an array."
+                f"Example {i} lists a class twice ({row}); list each class once. If this is a row of a 0/1 matrix, "
+                "pass the matrix as an array."
             )
-    flat = _as_integers([label for row in listed for label in row]) if any(listed) else torch.zeros(0)
+    flat = _as_tensor([label for row in listed for label in row]) if any(listed) else torch.zeros(0)
     if len(flat) and flat.is_floating_point():
-        raise UserError("Labels must be whole numbers (class indices); found fractions among them.")
-    owner = torch.arange(len(listed)).repeat_interleave(torch.tensor([len(row) for row in listed]))
+        raise UserError("Labels must be integers (class indices), but there is a fraction.")
+    example = torch.arange(len(listed)).repeat_interleave(torch.tensor([len(row) for row in listed]))
     classes = classes or (int(flat.max()) + 1 if len(flat) else 1)
-    _check_owned(flat.long(), owner, classes)
+    check_classes(flat.long(), classes, examples=example)
     excluded = torch.zeros(len(listed), classes, dtype=torch.uint8)
-    excluded[owner, flat.long()] = 1
+    excluded[example, flat.long()] = 1
     return excluded
 
 
-def _check_owned(flat: Tensor, owner: Tensor, classes: int) -> None:
-    outside = (flat < 0) | (flat >= classes)
-    if outside.any():
-        found, example = int(flat[outside][0]), int(owner[outside][0])
-        raise UserError(
-            f"A label is {found} (example {example}), but with {classes} classes it must lie in 0..{classes - 1}."
-        )
-
-
 def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """Int labels [N] -> uint8 [N, K]; every label is checked."""
+    """Convert one label per example to ``excluded``, with a check: int [N] -> uint8 [N, K]."""
     check_classes(labels, classes)
     excluded = torch.zeros(len(labels), classes, dtype=torch.uint8)
     excluded[torch.arange(len(labels)), labels.long()] = 1

@@ -1,10 +1,10 @@
-"""Long tails, and the three imbalanced setups of the Intra-Cluster Mixup paper.
+"""Long-tailed class distributions, and the three imbalanced setups of the Intra-Cluster Mixup paper.
 
 | setup | classes | complementary labels |
 |---|---|---|
 | 1 | long-tailed by a ratio | uniform over the other classes |
-| 2 | as they are | biased by a ratio |
-| 3 | long-tailed | biased, with the same head class |
+| 2 | unchanged | biased by a ratio |
+| 3 | long-tailed by a ratio | biased by a ratio, with the same head class |
 """
 
 import torch
@@ -17,33 +17,50 @@ from complementary.transitions import decay
 
 
 def class_sizes(head: int, ratio: float, classes: int) -> list[int]:
-    """How many examples each class keeps: ``head`` for class 0 down to ``head / ratio`` for the last. [K]."""
+    """Number of examples of each class in a long tail.
+
+    Args:
+        head: Size of class 0.
+        ratio: Size of class 0 divided by that of the last class.
+        classes: Number of classes K.
+
+    Returns:
+        K sizes, falling exponentially from ``head`` to ``head / ratio``.
+    """
     if not ratio >= 1:
-        raise UserError(f"The long-tail ratio is {ratio}, but it must be at least 1 (1 means balanced).")
+        raise UserError(f"The long-tail ratio is {ratio}, but it must be at least 1 (1: balanced).")
     sizes = [int(head * r + 1e-9) for r in decay(ratio, classes)]
     if sizes[-1] < 1:
         raise UserError(
             f"A long tail of ratio {ratio:g} from {head} examples leaves class {classes - 1} empty; "
-            f"use a ratio of at most {head}."
+            f"use a ratio of at most {head}.",
+            "long_tail",
         )
     return sizes
 
 
 def long_tail(truth: Tensor, classes: int, ratio: float, head: int | None = None, seed: int | None = None) -> Tensor:
-    """Choose a long-tailed subset. ``truth`` int [N] -> indices int [M], in class order.
+    """Select a long-tailed subset.
 
-    ``head``: size of class 0; by default the size of the smallest class, so that every class can give
-    what is asked of it. ``seed``: which examples are chosen; None takes the first of each class.
+    Args:
+        truth: True labels, int [N].
+        classes: Number of classes K.
+        ratio: Size of class 0 divided by that of the last class.
+        head: Size of class 0; None: the size of the smallest class, so that every class has enough examples.
+        seed: Which examples are selected; None: the first ones of each class.
+
+    Returns:
+        Indices of the selected examples in class order, int [M].
     """
     check_classes(truth, classes, "A true label")
     counts = torch.bincount(truth, minlength=classes)
     if head is None and counts.min() == 0:
-        raise UserError(f"There is no example of class {int(counts.argmin())}; a long tail needs every class.")
+        raise UserError(f"Class {int(counts.argmin())} has no example; a long tail needs examples of every class.")
     sizes = class_sizes(head or int(counts.min()), ratio, classes)
     for k, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
         if size > count:
             raise UserError(
-                f"The long tail wants {size} examples of class {k}, but there are {count}; use a smaller head size."
+                f"The long tail needs {size} examples of class {k}, but there are {count}; use a smaller head.", "head"
             )
     source = None if seed is None else generator(seed, "long-tail")
     chosen = []
@@ -63,30 +80,47 @@ def subset(
     usual_head: int | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """All ``count`` examples, or a long-tailed subset of them. -> indices int [M].
+    """Select all examples, or a long-tailed subset.
 
-    ``head`` asks for a subset even where ``ratio`` is 1; ``usual_head`` is the set's own size of class 0, used
-    in a long tail where ``head`` is not given.
+    Args:
+        truth: True labels, int [N]; needed for a long tail only.
+        classes: Number of classes K.
+        count: Number of examples N.
+        ratio: Size of class 0 divided by that of the last class.
+        head: Size of class 0. If it is given, a subset is selected even if ``ratio`` is 1.
+        usual_head: Size of class 0 if ``head`` is None, such as the paper's for this dataset.
+        seed: Which examples are selected; None: the first ones of each class.
+
+    Returns:
+        Indices of the selected examples, int [M].
     """
     if ratio == 1 and head is None:
         return torch.arange(count)
     if truth is None:
-        raise UserError("A long tail needs true labels, but this set has none; drop --long-tail.")
+        option = "head" if ratio == 1 else "long_tail"
+        raise UserError(f"The option {option} needs true labels, but this dataset has none; leave it out.", option)
     return long_tail(truth, classes, ratio, head or usual_head, seed)
 
 
 def setup(spec: str) -> tuple[float, str]:
-    """Turn ``setup-1:RATIO``, ``setup-2:BIAS`` or ``setup-3:BIAS:RATIO`` into (long-tail ratio, label spec)."""
+    """Parse a setup of the paper.
+
+    Args:
+        spec: ``setup-1:RATIO``, ``setup-2:BIAS`` or ``setup-3:BIAS:RATIO``.
+
+    Returns:
+        The long-tail ratio, and the labels as `complementary.transitions.parse` takes them.
+    """
     name, *numbers = spec.split(":")
-    wanted = {"setup-1": ["RATIO"], "setup-2": ["BIAS"], "setup-3": ["BIAS", "RATIO"]}
-    if name not in wanted:
-        raise UserError(f"{spec!r} is not a setup of the paper; use setup-1:RATIO, setup-2:BIAS or setup-3:BIAS:RATIO.")
+    forms = {"setup-1": "setup-1:RATIO", "setup-2": "setup-2:BIAS", "setup-3": "setup-3:BIAS:RATIO"}
+    if name not in forms:
+        raise UserError(f"{spec!r} is not a setup of the paper; use one of: {', '.join(forms.values())}.", "labels")
     try:
         values = [float(n) for n in numbers]
     except ValueError:
         values = []
-    if len(values) != len(wanted[name]):
-        raise UserError(f"{spec!r} must be written {':'.join([name, *wanted[name]])}, such as setup-3:10:100.")
+    if len(values) != forms[name].count(":"):
+        raise UserError(f"{spec!r} must have the form {forms[name]}, with numbers for RATIO and BIAS.", "labels")
     if name == "setup-1":
         return values[0], "uniform"
     return (1.0 if name == "setup-2" else values[1]), f"biased:{float(values[0])!r}".removesuffix(".0")

@@ -1,24 +1,19 @@
-"""Who is mixed with whom: partners drawn inside groups, without a loop over the batch.
+"""Mixing of examples: Mixup, Intra-Cluster Mixup (ICM), its multiple form (MICM) and variants for studies.
 
-Members of a group are laid side by side (one sort); a partner is then an offset inside the group, so a
-draw is a few vectorised operations of fixed shape on any device.
-
-Mixers: Mixup, Intra-Cluster Mixup (ICM), its multiple form (MICM) and the paper's study variants.
-
-A mixer maps ``(x [B, ...], excluded [B, K], cluster [B]) -> (x, excluded)`` and knows nothing of the
-training loop, nor the loop of it. A row whose ``excluded`` comes back all zero is left out of the loss.
-Calling it is `draw` (all random numbers of a batch) and then `apply` (a pure function, which can be compiled).
+A mixer maps ``(x [B, ...], excluded [B, K], cluster [B])`` to mixed ``(x, excluded)`` of the same shapes. It does not
+depend on the training loop. A row of the result whose ``excluded`` is all zero has no part in the loss. A call is
+`draw` (all random numbers of a batch) followed by `apply` (a pure function, which can be compiled).
 
     >>> import torch
     >>> from complementary.mixing import ICM
     >>> x, cluster = torch.randn(4, 3), torch.tensor([0, 0, 0, 1])
     >>> excluded = torch.eye(4)
     >>> mixed, soft = ICM(alpha=0.4)(x, excluded, cluster)
-    >>> soft.sum(1).round().tolist()      # the last example is alone in its cluster
+    >>> soft.sum(1).round().tolist()      # the last example has no partner
     [1.0, 1.0, 1.0, 0.0]
 
-Where the paper's text and its published code disagree, the text is the default and the code an option:
-`AS_CODED` has them all.
+Where the paper's text and its published code differ, the defaults follow the text. `complementary.config.AS_CODED` has
+the options of the code; `complementary.config.MIXED_WITHIN` says what each mixer needs as ``cluster``.
 """
 
 from collections.abc import Callable
@@ -31,9 +26,20 @@ from torch import Tensor
 from complementary.errors import UserError, one_of
 from complementary.rng import dirichlet
 
+# --- partners ---------------------------------------------------------------------------------------------------------
+# Members of a group are sorted side by side, so that a partner is an offset within the group. A draw is then a few
+# vectorised operations of fixed shape, on any device.
+
 
 class Groups(NamedTuple):
-    """Examples sorted by group. All int64 [N]: ``order`` lists them; the rest is per example."""
+    """Examples sorted by group.
+
+    Attributes:
+        order: The examples sorted by group, int64 [N].
+        start: Where the group of each example starts in ``order``, int64 [N].
+        size: Size of the group of each example, int64 [N].
+        rank: Position of each example within its group, int64 [N].
+    """
 
     order: Tensor
     start: Tensor
@@ -44,16 +50,24 @@ class Groups(NamedTuple):
 class Pool(NamedTuple):
     """The whole training set as a source of partners.
 
-    ``groups``: of all N training examples. ``load``: (index int [B], generator) -> (inputs, excluded)
-    as the training loop itself loads a batch.
+    Attributes:
+        groups: Groups of all N training examples.
+        load: (index int [B], generator) -> (inputs, excluded), as the training loop loads a batch.
     """
 
     groups: Groups
     load: Callable[[Tensor, torch.Generator | None], tuple[Tensor, Tensor]]
 
 
-def group(ids: Tensor) -> Groups:
-    """Sort examples by group. ``ids`` int [N]: the group of each."""
+def group_by(ids: Tensor) -> Groups:
+    """Sort examples by group.
+
+    Args:
+        ids: The group of each example, int [N].
+
+    Returns:
+        The groups.
+    """
     order = torch.argsort(ids, stable=True)
     ordered = ids[order]
     start = torch.searchsorted(ordered, ids)
@@ -63,23 +77,42 @@ def group(ids: Tensor) -> Groups:
     return Groups(order, start, size, place - start)
 
 
-def draw(
+def draw_partners(
     groups: Groups,
     index: Tensor,
     count: int = 1,
     distinct: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw ``count`` (1 or 2) partners for each example of ``index`` int [B], uniformly. -> int [B, count]."""
-    return pick(groups, index, torch.rand(count, len(index), device=index.device, generator=generator), distinct)
+    """Draw partners uniformly from the group of each example.
+
+    Args:
+        groups: Groups of N examples.
+        index: The examples that get partners, int [B].
+        count: Partners per example, 1 or 2.
+        distinct: Whether an example is never its own partner; see `pick_partners`.
+        generator: Source of the random numbers; None uses the global one.
+
+    Returns:
+        int [B, count].
+    """
+    uniform = torch.rand(count, len(index), device=index.device, generator=generator)
+    return pick_partners(groups, index, uniform, distinct)
 
 
-def pick(groups: Groups, index: Tensor, uniform: Tensor, distinct: bool = True) -> Tensor:
-    """The partners that random numbers stand for: index int [B], uniform [count, B] -> int [B, count].
+def pick_partners(groups: Groups, index: Tensor, uniform: Tensor, distinct: bool = True) -> Tensor:
+    """Convert random numbers to partners.
 
-    ``distinct``: never the example itself, and no partner twice where the group is large enough (in a
-    group of two the second partner is the first again). A lone example is its own partner; see
-    ``groups.size``.
+    Args:
+        groups: Groups of N examples.
+        index: The examples that get partners, int [B].
+        uniform: Uniform random numbers, [count, B].
+        distinct: Whether an example is never its own partner, and two partners differ if the group is large enough (in
+            a group of two both partners are the same). An example that is alone in its group is its own partner in any
+            case; see ``groups.size``.
+
+    Returns:
+        int [B, count].
     """
     start, size, rank = groups.start[index], groups.size[index], groups.rank[index]
     if not distinct:
@@ -88,26 +121,39 @@ def pick(groups: Groups, index: Tensor, uniform: Tensor, distinct: bool = True) 
         offsets = [1 + _below(uniform[0], size - 1)]
         for u in uniform[1:]:
             second = 1 + _below(u, size - 2)
-            second = second + (second >= offsets[0]).long()  # step over the first partner
+            second = second + (second >= offsets[0]).long()  # skip the first partner
             offsets.append(torch.minimum(second, size - 1))
     return torch.stack([groups.order[start + (rank + offset) % size] for offset in offsets], dim=1)
 
 
 def _below(uniform: Tensor, size: Tensor) -> Tensor:
-    """A whole number in 0 .. size - 1 (0 where size < 1). uniform [B], size int [B] -> int [B]."""
+    """Convert uniform [B] to an integer in 0 .. size - 1 (0 if size < 1), int [B]."""
     return torch.minimum((uniform * size).long(), size - 1).clamp_min(0)
 
 
-def pick_where(allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """A partner among those allowed, each equally likely: bool [B, B], uniform [B, B] -> (int [B], found bool [B])."""
+def pick_allowed(allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert random numbers to partners among those allowed, all equally likely.
+
+    Args:
+        allowed: Whether j may be the partner of i, bool [B, B].
+        uniform: Uniform random numbers, [B, B].
+
+    Returns:
+        The partner of each example, int [B], and whether it has one, bool [B].
+    """
     return torch.where(allowed, uniform, -1.0).argmax(1), allowed.any(1)
 
 
-Source = Literal["none", "cluster", "truth"]
+# --- mixers -----------------------------------------------------------------------------------------------------------
 
 
 class Draw(NamedTuple):
-    """The random numbers of one batch: uniform ones that stand for partners, and weights [B, 1 + others]."""
+    """The random numbers of one batch.
+
+    Attributes:
+        partner: Uniform numbers that determine the partners, [partner_count, B] ([B, B] for extra-class).
+        weight: Mixing weights of an example and its partners, [B, 1 + partner_count].
+    """
 
     partner: Tensor
     weight: Tensor
@@ -115,18 +161,19 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupMixup:
-    """Mix each example with another member of its group: the common part of all mixers.
+    """Mixes each example with another member of its group. Base class of all mixers.
 
-    alpha: of the Beta distribution of the weight λ of the example itself (the partner has 1 - λ).
-    partner: ``distinct`` never mixes an example with itself; ``any`` may.
-    lam: a λ for each ``pair``, or one for the whole ``batch``.
-    label_weights: ``matched`` to the image's; ``swapped`` gives λ to the partner's label; ``own`` keeps
-        the example's own label alone.
-    alone: an example without a partner is left out of the loss (``skip``), kept unmixed (``keep``), or
-        becomes an all-zero input with a zero label (``black``).
-    share: ``new-data`` mixes inputs and labels; ``soft-label`` keeps the input and mixes the labels;
-        ``hard-label`` keeps the input and joins the labels (both classes fully excluded).
-    pool: draw partners from the whole training set instead of the batch.
+    Attributes:
+        alpha: Parameter of the Beta distribution of the weight λ of the example itself (its partner has 1 - λ).
+        partner: ``distinct``: an example is never its own partner; ``any``: it may be.
+        lam: One λ per ``pair``, or one for the whole ``batch``.
+        label_weights: ``matched`` to those of the inputs; ``swapped``: the partner's label has λ; ``own``: only the
+            label of the example itself counts.
+        alone: An example without a partner is left out of the loss (``skip``), kept unmixed (``keep``), or replaced by
+            an all-zero input and label (``black``).
+        share: ``new-data``: mix inputs and labels; ``soft-label``: keep the input, mix the labels; ``hard-label``: keep
+            the input, exclude the classes of all members fully.
+        pool: Where partners come from, if not from the batch.
     """
 
     alpha: float = 0.4
@@ -137,15 +184,15 @@ class GroupMixup:
     share: Literal["new-data", "soft-label", "hard-label"] = "new-data"
     pool: Pool | None = None
 
-    source: ClassVar[Source] = "cluster"  # what the loop must pass as ``cluster``
-    others: ClassVar[int] = 1  # partners of each example
+    partner_count: ClassVar[int] = 1
+    """Number of partners per example."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
             if get_origin(hint) is Literal:
-                one_of(f"The {name} of {type(self).__name__}", getattr(self, name), get_args(hint))
+                one_of(f"The option {name}", getattr(self, name), get_args(hint), name)
         if not 0 < self.alpha < float("inf"):
-            raise UserError(f"The mixing parameter alpha is {self.alpha}, but it must be above 0 and finite.")
+            raise UserError(f"The option alpha is {self.alpha}, but it must be above 0 and finite.", "alpha")
 
     def __call__(
         self,
@@ -156,16 +203,25 @@ class GroupMixup:
         index: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Mix a batch: x [B, ...], excluded [B, K], cluster int [B] -> mixed x and excluded, same shapes.
+        """Mix a batch.
 
-        ``index`` int [B]: the examples' places in the training set, needed with a ``pool`` only.
+        Args:
+            x: Inputs, float [B, ...].
+            excluded: Complementary labels, [B, K].
+            cluster: The group of each example, int [B]: its cluster or, for the oracle mixers, its true class. None for
+                mixers that do not need it.
+            index: Positions of the examples in the training set, int [B]; needed with a ``pool`` only.
+            generator: Source of the random numbers; None uses the global one.
+
+        Returns:
+            Mixed inputs [B, ...] and soft labels [B, K].
         """
         if not x.is_floating_point():
-            raise UserError(f"Inputs of type {x.dtype} cannot be mixed; normalise them to floats first.")
+            raise UserError(f"Inputs of type {x.dtype} cannot be mixed; convert them to floats first.")
         return self.apply(x, excluded, cluster, self.draw(len(x), x.device, generator), index, generator)
 
     def draw(self, count: int, device: torch.device, generator: torch.Generator | None) -> Draw:
-        """All random numbers for a batch of ``count``."""
+        """Draw all random numbers for a batch of ``count`` examples."""
         return Draw(self._partner_noise(count, device, generator), self._draw_weights(count, device, generator))
 
     def apply(
@@ -177,21 +233,21 @@ class GroupMixup:
         index: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What the call does, given its random numbers; ``generator`` is for loading from a pool only."""
+        """Mix a batch with the given random numbers; ``generator`` is only used to load from a pool."""
         chosen, found = self.pick(excluded, cluster, index, draw.partner)
         members = [(x, excluded)] + [self._take(x, excluded, column, generator) for column in chosen.unbind(1)]
         inputs, labels = [m[0] for m in members], torch.stack([m[1] for m in members], dim=1)
-        image_weight, label_weight = self.weights(inputs, draw.weight)
-        mixed = self._blend(inputs, image_weight) if self.share == "new-data" else x
+        input_weight, label_weight = self.weights(inputs, draw.weight)
+        mixed = self._blend(inputs, input_weight) if self.share == "new-data" else x
         soft = labels.amax(1) if self.share == "hard-label" else (label_weight[..., None] * labels).sum(1)
-        return self._settle(x, excluded, mixed, soft, found)
+        return self._replace_unmixed(x, excluded, mixed, soft, found)
 
-    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+    def group_ids(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
         """The group of each example, int [B]."""
         if cluster is None:
             raise UserError(
-                f"The mixer {type(self).__name__} mixes inside clusters, but no clusters were given; "
-                "pass the cluster of each example, or use Mixup."
+                f"The mixer {type(self).__name__} needs the cluster (or true class) of each example, but cluster is "
+                "None; pass it, or use Mixup."
             )
         return cluster
 
@@ -203,38 +259,57 @@ class GroupMixup:
         index: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Draw partners -> (int [B, others], found bool [B]). They index the batch, or the pool if there is one."""
+        """Draw partners without mixing.
+
+        Args:
+            excluded: Complementary labels, [B, K].
+            cluster: As in a call.
+            index: As in a call.
+            generator: As in a call.
+
+        Returns:
+            Partners, int [B, partner_count], as positions in the batch (or in the training set, with a ``pool``); and
+            whether each example has one, bool [B].
+        """
         noise = self._partner_noise(len(excluded), excluded.device, generator)
         return self.pick(excluded, cluster, index, noise)
-
-    def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        return torch.rand(self.others, count, device=device, generator=generator)
 
     def pick(
         self, excluded: Tensor, cluster: Tensor | None, index: Tensor | None, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The partners that ``draw.partner`` stands for -> as `choose`."""
+        """As `choose`, with given random numbers (``draw.partner``)."""
         if self.pool is None:
-            groups = group(self.groups(excluded, cluster))
+            groups = group_by(self.group_ids(excluded, cluster))
             index = torch.arange(len(excluded), device=excluded.device)
         elif index is None:
-            raise UserError("A mixer with a pool needs index, the examples' places in the training set.")
+            raise UserError("A mixer with a pool needs index, the positions of the examples in the training set.")
         else:
             groups = self.pool.groups
-        return pick(groups, index, noise, self.partner == "distinct"), groups.size[index] > 1
+        return pick_partners(groups, index, noise, self.partner == "distinct"), groups.size[index] > 1
 
     def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights of inputs and of labels, each [B, 1 + others], rows summing to 1, from the ones drawn."""
+        """Weights of inputs and of labels.
+
+        Args:
+            inputs: Inputs of the examples and of their partners, 1 + partner_count tensors [B, ...].
+            weight: The drawn weights, [B, 1 + partner_count].
+
+        Returns:
+            Weights of the inputs and of the labels, [B, 1 + partner_count] each; rows sum to 1.
+        """
         if self.label_weights == "swapped":
             return weight, weight.flip(1)
         if self.label_weights == "own":
             return weight, torch.tensor([1.0, 0.0], device=weight.device).expand_as(weight)
         return weight, weight
 
+    def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.rand(self.partner_count, count, device=device, generator=generator)
+
     def _draw_weights(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
         rows = count if self.lam == "pair" else 1
-        weight = dirichlet(self.alpha, (rows, 1 + self.others), device, generator)
-        return weight.expand(count, 1 + self.others)
+        weight = dirichlet(self.alpha, (rows, 1 + self.partner_count), device, generator)
+        return weight.expand(count, 1 + self.partner_count)
 
     def _take(
         self, x: Tensor, excluded: Tensor, chosen: Tensor, generator: torch.Generator | None
@@ -242,14 +317,16 @@ class GroupMixup:
         return (x[chosen], excluded[chosen]) if self.pool is None else self.pool.load(chosen, generator)
 
     def _blend(self, inputs: list[Tensor], weight: Tensor) -> Tensor:
-        """Sum of inputs [B, ...] by weight [B, members]; lerp reads and writes once for a pair."""
+        """Weighted sum of inputs [B, ...], weight [B, members]; for a pair, lerp reads and writes only once."""
         w = weight.to(inputs[0].dtype).view(*weight.shape, *[1] * (inputs[0].ndim - 1))
         if len(inputs) == 2:
             return torch.lerp(inputs[1], inputs[0], w[:, 0])
         return sum((w[:, i] * x for i, x in enumerate(inputs[1:], 1)), w[:, 0] * inputs[0])
 
-    def _settle(self, x: Tensor, excluded: Tensor, mixed: Tensor, soft: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Put in place what `alone` says for examples without a partner."""
+    def _replace_unmixed(
+        self, x: Tensor, excluded: Tensor, mixed: Tensor, soft: Tensor, found: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Treat examples without a partner (``found`` is False) as the option ``alone`` says."""
         rest_x = torch.zeros_like(x) if self.alone == "black" else x
         rest_excluded = excluded if self.alone == "keep" else torch.zeros_like(excluded)
         has_partner = found.view(-1, *[1] * (x.ndim - 1))
@@ -257,45 +334,38 @@ class GroupMixup:
 
 
 class ICM(GroupMixup):
-    """Intra-Cluster Mixup: the partner is a member of the same cluster."""
+    """Intra-Cluster Mixup: partners are members of the same cluster."""
 
 
 class Mixup(GroupMixup):
-    """Plain Mixup (Zhang et al. 2018): the whole batch is one group. Needs no clusters."""
+    """Plain Mixup (Zhang et al. 2018): any example of the batch can be the partner. Needs no clusters."""
 
-    source: ClassVar[Source] = "none"
-
-    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
-        """One group for all, int [B]."""
+    def group_ids(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+        """The same group for all examples, int [B]."""
         return torch.zeros(len(excluded), dtype=torch.long, device=excluded.device)
 
 
 class SameExcluded(GroupMixup):
-    """Mix only examples with the same complementary label (the first one, where there are several)."""
+    """Partners have the same complementary label (with several labels: the same first one). Needs no clusters."""
 
-    source: ClassVar[Source] = "none"
-
-    def groups(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
+    def group_ids(self, excluded: Tensor, cluster: Tensor | None) -> Tensor:
         """The first excluded class, int [B]."""
         return excluded.argmax(1)
 
 
 class IntraClass(GroupMixup):
-    """Oracle study: mix inside the *true* class. Pass the true labels as ``cluster``."""
-
-    source: ClassVar[Source] = "truth"
+    """Oracle: partners have the same *true* class. Pass the true labels as ``cluster``."""
 
 
 @dataclass(frozen=True)
 class ExtraClass(GroupMixup):
-    """Oracle study: mix across true classes, only where no label becomes wrong. True labels as ``cluster``.
+    """Oracle: partners have another true class, and no label becomes wrong. Pass the true labels as ``cluster``.
 
-    same_class: also allow partners of the same class and the example itself, as the published code did.
+    Attributes:
+        same_class: Also allow partners of the same class and the example itself, as in the published code.
     """
 
     same_class: bool = False
-
-    source: ClassVar[Source] = "truth"
 
     def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
         return torch.rand(count, count, device=device, generator=generator)
@@ -303,34 +373,39 @@ class ExtraClass(GroupMixup):
     def pick(
         self, excluded: Tensor, cluster: Tensor | None, index: Tensor | None, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The partners that ``draw.partner`` stands for -> as `choose`."""
+        """As `choose`, with given random numbers (``draw.partner``)."""
         if self.pool is not None:
-            raise UserError("extra-class mixing compares all pairs of a batch and takes no pool; drop it.")
-        truth = self.groups(excluded, cluster)
-        wrong = excluded[:, truth] > 0  # [i, j]: i's label excludes j's class
+            raise UserError(
+                "The mixer extra-class compares all pairs of a batch, so partners_from must be batch.", "partners_from"
+            )
+        truth = self.group_ids(excluded, cluster)
+        wrong = excluded[:, truth] > 0  # [i, j]: the label of i excludes the class of j
         allowed = ~(wrong | wrong.T)
         if not self.same_class:
             allowed &= truth[:, None] != truth[None, :]
-        chosen, found = pick_where(allowed, noise)
+        chosen, found = pick_allowed(allowed, noise)
         return chosen[:, None], found
 
 
 @dataclass(frozen=True)
 class MICM(GroupMixup):
-    """Multi Intra-Cluster Mixup: three members of a cluster, labels weighted by inverse distance.
+    """Multi Intra-Cluster Mixup: three members of a cluster, with labels weighted by inverse distance.
 
-    anchor: distances are measured from the ``mixed`` point (the paper's text) or from the example's
-        ``own`` input (its code, where its own distance is always zero and so always ``constant``).
-    constant: replaces a distance of zero; C = 30 in the paper. ``label_weights`` does not apply.
+    ``label_weights`` does not apply.
+
+    Attributes:
+        anchor: Distances are measured from the ``mixed`` point (the paper's text) or from the ``own`` input (its code;
+            the own distance is then always 0 and replaced by ``constant``).
+        constant: Replaces a distance of 0 (C in the paper).
     """
 
     anchor: Literal["mixed", "own"] = "mixed"
     constant: float = 30.0
 
-    others: ClassVar[int] = 2
+    partner_count: ClassVar[int] = 2
 
     def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Dirichlet weights of inputs and inverse-distance weights of labels, each [B, 3]."""
+        """Dirichlet weights of inputs and inverse-distance weights of labels, [B, 3] each."""
         anchor = inputs[0] if self.anchor == "own" else self._blend(inputs, weight)
         distance = torch.stack([(anchor - x).flatten(1).float().norm(dim=1) for x in inputs], dim=1)
         inverse = 1 / torch.where(distance == 0, self.constant, distance).clamp_min(1e-12)
@@ -346,9 +421,18 @@ MIXERS: dict[str, type[GroupMixup] | None] = {
     "intra-class": IntraClass,
     "extra-class": ExtraClass,
 }
+"""Mixers by the name that the option ``mix`` has for them."""
 
 
 def build(name: str, **options: Any) -> GroupMixup | None:
-    """Make the named mixer (None for ``none``), with the options that it has."""
-    maker = MIXERS[one_of("The mixer", name, MIXERS)]
+    """Build a mixer by name.
+
+    Args:
+        name: A key of `MIXERS`.
+        **options: Attributes of the mixer.
+
+    Returns:
+        The mixer; None for ``none``.
+    """
+    maker = MIXERS[one_of("The mixer", name, MIXERS, "mix")]
     return None if maker is None else maker(**options)

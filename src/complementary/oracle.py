@@ -122,8 +122,8 @@ def noise_ratio_as_coded(
     """
 
     def draw(index: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        groups = mixing.group(group[index])
-        chosen = mixing.draw(groups, torch.arange(len(index)), partners, distinct=False, generator=source)
+        groups = mixing.group_by(group[index])
+        chosen = mixing.draw_partners(groups, torch.arange(len(index)), partners, distinct=False, generator=source)
         return index[chosen], torch.ones(len(index), dtype=torch.bool)
 
     return noisy_share(draw, truth, excluded, batch, passes, seed, "noise-as-coded")

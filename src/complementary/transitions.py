@@ -1,7 +1,7 @@
-"""Transition matrices: how complementary labels arise.
+"""Transition matrices: the distribution of complementary labels.
 
-A transition T [K, K] says that an example of class y is given the label "not k" with probability
-T[y, k]. Rows sum to 1; the diagonal is the chance that an annotator wrongly excludes the true class.
+An example of class y gets the label "not k" with probability T[y, k]. Rows of T [K, K] sum to 1; the diagonal is the
+probability of a wrong label, one that excludes the true class.
 
     >>> from complementary import transitions
     >>> transitions.uniform(3).tolist()
@@ -16,27 +16,45 @@ from torch import Tensor
 
 from complementary.errors import UserError
 
+# --- standard matrices ------------------------------------------------------------------------------------------------
+
 
 def uniform(classes: int) -> Tensor:
-    """Every wrong class equally likely: [K, K], zero diagonal."""
+    """Every wrong class with the same probability: float64 [K, K], zero diagonal."""
     return _without_diagonal(torch.ones(classes, dtype=torch.float64))
 
 
 def biased(classes: int, ratio: float) -> Tensor:
-    """The paper's setup 2: the label "not k" grows rarer with k, ``ratio`` times from first to last. [K, K]."""
+    """Labels with a long-tailed distribution (setup 2 of the paper).
+
+    Args:
+        classes: Number of classes K.
+        ratio: How many times more likely the label "not 0" is than "not K-1" (1 to 100).
+
+    Returns:
+        float64 [K, K], zero diagonal.
+    """
     if not ratio >= 1:
-        raise UserError(f"The bias ratio is {ratio}, but it must be at least 1 (1 means uniform).")
+        raise UserError(f"The bias ratio is {ratio}, but it must be at least 1 (1: uniform).")
     weight = torch.tensor([float(int(100 * r)) for r in decay(ratio, classes)], dtype=torch.float64)
     if weight[-1] == 0:
         raise UserError(
-            f"A bias ratio of {ratio:g} leaves class {classes - 1} no weight (it is 100/ratio, rounded "
-            "down): use a ratio of at most 100."
+            f"The bias ratio is {ratio:g}, so the weight of class {classes - 1}, 100/ratio rounded down, is 0; "
+            "use a ratio of at most 100."
         )
     return _without_diagonal(weight)
 
 
 def noisy(classes: int, rate: float) -> Tensor:
-    """Annotators who name the *true* class with probability ``rate``, else a wrong one uniformly. [K, K]."""
+    """Uniform labels of which some are wrong.
+
+    Args:
+        classes: Number of classes K.
+        rate: Probability that a label names the *true* class.
+
+    Returns:
+        float64 [K, K] with ``rate`` on the diagonal.
+    """
     if not 0 <= rate < 1:
         raise UserError(f"The noise rate is {rate}, but it must be at least 0 and below 1.")
     return (1 - rate) * uniform(classes) + rate * torch.eye(classes, dtype=torch.float64)
@@ -57,8 +75,20 @@ def _without_diagonal(weight: Tensor) -> Tensor:
     return matrix / matrix.sum(1, keepdim=True)
 
 
+# --- matrices from users ----------------------------------------------------------------------------------------------
+
+
 def check_transition(matrix: Tensor, classes: int | None = None, name: str = "The transition matrix") -> Tensor:
-    """Return ``matrix`` as float64 [K, K] if its rows are probabilities, else say what is wrong with it."""
+    """Check that a matrix has the right shape and that its rows are probabilities.
+
+    Args:
+        matrix: [K, K], a tensor or anything that `torch.as_tensor` accepts. Rows may be off 1 by rounding (1e-3).
+        classes: Number of classes K, if known.
+        name: Start of error messages.
+
+    Returns:
+        float64 [K, K] with rows normalised to sum to 1.
+    """
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
     size = classes or (len(matrix) if matrix.ndim else 0)
     if size < 2:
@@ -66,11 +96,11 @@ def check_transition(matrix: Tensor, classes: int | None = None, name: str = "Th
     if matrix.ndim != 2 or tuple(matrix.shape) != (size, size):
         raise UserError(f"{name} has shape {list(matrix.shape)}, but {size} classes need [{size}, {size}].")
     if not torch.isfinite(matrix).all():
-        raise UserError(f"{name} holds NaN or infinity; every entry must be a probability.")
+        raise UserError(f"{name} contains NaN or infinity; every entry must be a probability.")
     if (matrix < 0).any():
         row, column = (int(i) for i in (matrix < 0).nonzero()[0])
         value = float(matrix[row, column])
-        raise UserError(f"{name} has {value:g} in row {row}, column {column}; no probability is negative.")
+        raise UserError(f"{name} has {value:g} in row {row}, column {column}; every entry must be a probability.")
     sums = matrix.sum(1)
     worst = int((sums - 1).abs().argmax())
     if abs(float(sums[worst]) - 1) > 1e-3:
@@ -79,9 +109,17 @@ def check_transition(matrix: Tensor, classes: int | None = None, name: str = "Th
 
 
 def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
-    """Read a matrix [K, K] from a CSV file: row = true class, column = complementary label."""
+    """Read and check a matrix.
+
+    Args:
+        path: A CSV file of numbers without a header: a row per true class, a column per complementary label.
+        classes: Number of classes K, if known.
+
+    Returns:
+        float64 [K, K].
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")  # not by name: NumPy would fetch a URL
+        text = Path(path).read_text(encoding="utf-8")  # np.loadtxt would download a URL
         matrix = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2) if text.strip() else np.zeros((0, 0))
     except OSError as error:
         raise UserError(f"The transition matrix {path} cannot be read ({error.strerror or error}).") from None
@@ -90,8 +128,24 @@ def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
     return check_transition(torch.from_numpy(matrix), classes, name=f"The transition matrix {path}")
 
 
-def parse(spec: str, classes: int) -> Tensor:
-    """Turn ``uniform``, ``biased:10``, ``noisy:0.05`` or ``matrix:FILE.csv`` into a matrix [K, K]."""
+def parse(spec: str, classes: int, option: str | None = None) -> Tensor:
+    """Build the matrix that a string describes.
+
+    Args:
+        spec: ``uniform``, ``biased:RATIO``, ``noisy:RATE`` or ``matrix:FILE.csv``.
+        classes: Number of classes K.
+        option: The option that ``spec`` is the value of, for error messages.
+
+    Returns:
+        float64 [K, K].
+    """
+    try:
+        return _parse(spec, classes)
+    except UserError as error:
+        raise UserError(str(error), option) from None
+
+
+def _parse(spec: str, classes: int) -> Tensor:
     kind, _, value = spec.partition(":")
     if kind == "uniform" and not value:
         return uniform(classes)
@@ -103,20 +157,29 @@ def parse(spec: str, classes: int) -> Tensor:
         try:
             number = float(value)
         except ValueError:
-            raise UserError(f"Labels {spec!r} need a number after the colon, such as {example}.") from None
+            raise UserError(f"{spec!r} needs a number after the colon, such as {example}.") from None
         return make(classes, number)
     raise UserError(
-        f"Labels {spec!r} are not known; use uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, "
-        "setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO, or given (labels that came with the data)."
+        f"{spec!r} is not known; use uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, or, for labels, "
+        "setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO or given (labels that come with the data)."
     )
 
 
-def estimate_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.25) -> Tensor:
-    """Estimate the matrix without true labels, from anchor points.
+# --- estimation -------------------------------------------------------------------------------------------------------
 
-    ``probabilities`` [N, K]: class probabilities of a classifier trained on the complementary labels;
-    ``excluded`` [N, K]. Row k is the mean label of the examples it is surest are of class k: the
-    ``share`` of the most confident among an even N/K. -> [K, K]
+
+def estimate_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.25) -> Tensor:
+    """Estimate the matrix from anchor points, without true labels.
+
+    Row k is the mean complementary label of the examples with the largest probability of class k.
+
+    Args:
+        probabilities: Class probabilities of a classifier trained on the complementary labels, [N, K].
+        excluded: Complementary labels, [N, K].
+        share: Number of anchor points per class, as a share of N/K.
+
+    Returns:
+        float64 [K, K].
     """
     classes = excluded.shape[1]
     count = max(1, min(len(excluded), int(share * len(excluded) / classes)))

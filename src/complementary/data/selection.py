@@ -103,7 +103,7 @@ def select(config: Config, dataset: Dataset) -> Selection:
             raise UserError(f"The dataset {dataset.name} has no complementary labels; use labels = uniform.", "labels")
         return Selection(index, None, train.excluded[index])
     truth = require_truth(dataset, "drawing labels")[index]
-    transition = transitions.parse(source, classes)
+    transition = transitions.parse(source, classes, "labels")
     if options.draws == "paper":
         if source != "uniform" or options.per_example != 1:
             raise UserError("draws = paper supports one uniform label per example only.", "draws")
@@ -150,5 +150,5 @@ def transition_matrices(
         if truth is None:
             raise UserError("transition = oracle needs true labels, but there are none; use estimate.", "transition")
         return known, oracle.empirical_transition(truth, excluded)
-    matrix = transitions.parse(source, classes)
+    matrix = transitions.parse(source, classes, "transition")
     return matrix, matrix

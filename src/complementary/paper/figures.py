@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from complementary.config import MIXED_WITHIN
 from complementary.errors import UserError
 from complementary.paper import gradients
 from complementary.paper.captions import EPOCHS, common, lengths
 from complementary.paper.compare import Contrast, Line, contrasts, lines
-from complementary.paper.protocols import Protocol, source_of
+from complementary.paper.protocols import Protocol
 from complementary.paper.store import Results
 from complementary.paper.studies import Study
 from complementary.reports.figures import COLOURS, INK, new_figure
@@ -133,7 +134,7 @@ def _scatter(study: Study, found: list[Line], protocol: Protocol) -> Any:
         x = None if noise is None else 100 * noise.mean
         if line is not None:
             axis.plot([x], [_mean(line)], "o", label=label, color=colour)
-        free = entry.setting.mix == "none" or source_of(entry.setting.mix) == "truth"
+        free = entry.setting.mix == "none" or MIXED_WITHIN[entry.setting.mix] == "truth"
         place = entry.noise.mean if entry.noise else 0.0 if free else x
         if entry.published is not None and place is not None:
             shown = {"label": label if line is None else None, "markeredgecolor": colour, "markersize": 5}

@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from complementary import data, oracle
-from complementary.config import Config
+from complementary.config import MIXED_WITHIN, Config
 from complementary.data import Dataset
 from complementary.data.selection import label_source
 from complementary.engine.backend import Engine, device_name, versions
@@ -289,7 +289,8 @@ def study(
     dataset = dataset or data.load(config.dataset.data)
     if every < 1 or steps < 0 or not lr > 0:
         raise UserError(f"steps is {steps}, every {every} and lr {lr}; wanted steps >= 0, every >= 1 and lr > 0.")
-    clustered = any(_source(name) == "cluster" for name in methods)
+    mixers = [one_of("The method", name.removesuffix(NOISE_FREE), MIXERS) for name in methods]
+    clustered = any(MIXED_WITHIN[mix] == "clusters" for mix in mixers)
     task = build_task(config.with_(mix="icm" if clustered else "none"), dataset, device)
     truth = training_truth(config, dataset)
     transition = _label_transition(config, dataset, task, truth)
@@ -319,29 +320,24 @@ class Bench:
         """Mix the batch x [B, ...] of the examples at ``index`` int [B] by the named method, and measure."""
         task, loss = self.trainer.task, LOSSES[config.training.loss]
         random = generator(config.seed, "gradients-mix", step, device=x.device)
-        mixer = build_mixer(config.with_(mix=name.removesuffix(NOISE_FREE)), task, None)
-        batch = mixed(mixer, x, self.truth[index], self._group(mixer, index), random)
+        mix = name.removesuffix(NOISE_FREE)
+        mixer = build_mixer(config.with_(mix=mix), task, None)
+        batch = mixed(mixer, x, self.truth[index], self._group(mix, index), random)
         options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE)}
         options["loss_transition"] = task.loss_transition
         if self.draws is None:
             return exact(self.trainer.model, loss, batch, self.transition, **options)
         return sampled(self.trainer.model, loss, batch, self.transition, self.draws, random, **options)
 
-    def _group(self, mixer: GroupMixup | None, index: Tensor) -> Tensor | None:
-        if mixer is None or mixer.source == "none":
-            return None
-        group = self.truth if mixer.source == "truth" else self.trainer.task.cluster
+    def _group(self, mix: str, index: Tensor) -> Tensor | None:
+        groups = {"nothing": None, "clusters": self.trainer.task.cluster, "truth": self.truth}
+        group = groups[MIXED_WITHIN[mix]]
         return None if group is None else group[index]
 
 
 def _row(step: int, name: str, config: Config, found: Moments) -> dict[str, Any]:
     values = {f"oracle_{field}": float(value) for field, value in found._asdict().items()}
     return {"step": step, "method": name, "loss": config.training.loss, **values}
-
-
-def _source(name: str) -> str:
-    maker = MIXERS[one_of("The method", name.removesuffix(NOISE_FREE), MIXERS)]
-    return "none" if maker is None else maker.source
 
 
 def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from complementary.encoders.spec import EncoderSpec
 from complementary.engine.backend import choose_device, device_name, versions
 from complementary.errors import UserError
 from complementary.files import atomic_write
-from complementary.paper import protocols
 from complementary.reports.terminal import to_stderr
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Damaged, Row
@@ -178,7 +177,7 @@ class _Sources:
 def needs_encoder(config: Config) -> bool:
     """Whether its clusters come from an encoder that must be pretrained, not from a file."""
     grouping = config.cluster
-    clustered = protocols.source_of(config.mixing.mix) == "cluster"
+    clustered = config.mixed_within == "clusters"
     return clustered and grouping.assignments is None and EncoderSpec.parse(grouping.encoder).is_pretrained_here
 
 
@@ -186,7 +185,7 @@ def needs_encoder(config: Config) -> bool:
 def _one_thread(config: Config) -> Iterator[None]:
     """Count with one thread, unless clusters are still to be made: pairs come in batches too small to be shared."""
     before = torch.get_num_threads()
-    if config.cluster.assignments is not None or protocols.source_of(config.mixing.mix) != "cluster":
+    if config.cluster.assignments is not None or config.mixed_within != "clusters":
         torch.set_num_threads(1)
     try:
         yield

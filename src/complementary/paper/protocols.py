@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from complementary.clusters.assign import read_assignment
-from complementary.config import AS_CODED, Config
+from complementary.config import AS_CODED, MIXED_WITHIN, Config
 from complementary.data import TABLE
 from complementary.long_tail import class_sizes
-from complementary.mixing import MIXERS
 from complementary.paper import published
 
 Protocol = Literal["ours", "paper"]
@@ -71,18 +70,12 @@ class Setting:
     @property
     def clustered(self) -> bool:
         """Whether its mixer needs clusters."""
-        return source_of(self.mix) == "cluster"
+        return MIXED_WITHIN[self.mix] == "clusters"
 
     @property
     def images(self) -> str:
         """The set that its images come from."""
         return TABLE[self.data].base or self.data
-
-
-def source_of(mix: str) -> str:
-    """What the mixer of that name must be given: none, cluster or truth."""
-    maker = MIXERS[mix]
-    return "none" if maker is None else maker.source
 
 
 def config_of(setting: Setting, protocol: Protocol, **options: Any) -> Config:
@@ -136,7 +129,7 @@ def examples(config: Config) -> int:
 
 def with_assignments(config: Config, folder: Path) -> Config:
     """The same with the clusters that are stored in ``folder``, if there are some for exactly these examples."""
-    if source_of(config.mixing.mix) != "cluster" or not _fixed(config):
+    if config.mixed_within != "clusters" or not _fixed(config):
         return config
     source, grouping = config.dataset, config.cluster
     images = TABLE[source.data].base or source.data

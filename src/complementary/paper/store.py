@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from complementary.config import Config
+from complementary.config import MIXED_WITHIN, Config
 from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
 from complementary.files import atomic_write
 from complementary.paper import gradients, noise
-from complementary.paper.protocols import Protocol, Setting, config_of, examples, source_of, with_assignments
+from complementary.paper.protocols import Protocol, Setting, config_of, examples, with_assignments
 from complementary.paper.studies import Entry, Study
 from complementary.reports.tables import Spread
 from complementary.sweeps.grid import HOMES, Cell
@@ -214,7 +214,7 @@ GROUPING = tuple(name for name, home in HOMES.items() if home == "cluster")
 def identity(config: Config) -> str:
     """A name for what is tried: that of the configuration without seed, length and origin of the clusters."""
     options = {"seed": 0} | {name: value for name, value in HOW.items() if name in HOMES}
-    if source_of(config.mixing.mix) != "cluster":
+    if config.mixed_within != "clusters":
         options |= {name: getattr(Config().cluster, name) for name in GROUPING}
     return config.with_(**options).hash()
 
@@ -312,7 +312,7 @@ def _kind(row: Row) -> tuple[Any, ...]:
 
 def _origin(row: Row) -> tuple[Any, ...]:
     """Where clusters play a part, the file or the pretraining they came from."""
-    if source_of(row["mix"]) != "cluster":
+    if MIXED_WITHIN[row["mix"]] != "clusters":
         return ()
     if row["assignments"] is not None:
         return (Path(row["assignments"]).name,)  # wherever the folder of that file lies
