@@ -61,14 +61,14 @@ def main(arguments: list[str]) -> None:
     from complementary.files import atomic_write
 
     started = time.perf_counter()
+    options.out.mkdir(parents=True, exist_ok=True)
     with one_thread():
         encoder, results = run_all(options)
+        atomic_write(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
         page = html_page(results, run_config(options, encoder, "icm", 0))
+    atomic_write(options.out / "report.html", page.encode())
     print_table(HEADER, table_rows(results), f"\nTest accuracy on 360 digits, mean ± std over {options.seeds} seeds\n")
     print(f"\n{encoder_text(results)}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
-    atomic_write(options.out / "report.html", page.encode())
     seconds = time.perf_counter() - started
     print(f"{seconds:.0f} s in total. Learning curves and mixed digits: {options.out / 'report.html'}")
 
