@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from complementary import ComplementaryClassifier, labels, scores, transitions
 from complementary.errors import UserError
+from complementary.training import run
 
 IMAGES, VECTORS = np.zeros((40, 8, 8), np.uint8), np.zeros((40, 2))
 NOT_Y = np.arange(40) % 3
@@ -94,17 +95,17 @@ def test_readme_example_gives_the_documented_accuracy():
 
 
 def test_auto_batch_and_clusters_shrink_with_the_data(digits, monkeypatch):
-    from complementary import estimator
-
     seen = []
-    start = estimator.start
-    monkeypatch.setattr(
-        estimator, "start", lambda config, *rest, **more: seen.append(config) or start(config, *rest, **more)
-    )
+
+    def build_trainer(config, *rest, **options):
+        seen.append((config.training.batch, config.cluster.clusters))
+        return run.build_trainer(config, *rest, **options)
+
+    monkeypatch.setattr("complementary.estimator.build_trainer", build_trainer)
     _, vectors, _, excluded = digits
     ComplementaryClassifier(epochs=1).fit(vectors[:40], excluded[:40])
     ComplementaryClassifier(epochs=1, batch=8, clusters=3).fit(vectors[:40], excluded[:40])
-    assert [(config.training.batch, config.cluster.clusters) for config in seen] == [(10, 4), (8, 3)]
+    assert seen == [(10, 4), (8, 3)]
 
 
 def test_column_vector_of_labels_is_flattened_with_a_warning(digits):

@@ -170,8 +170,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         if (features := int(np.prod(inputs.shape[1:]))) != self.n_features_in_:
             expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
             raise UserError(f"X has {features} features, but {expected}.")
-        predictor = self.predictor_.to(choose_device(self.device))
-        return predictor(inputs).cpu().numpy()
+        probabilities = self.predictor_.to(choose_device(self.device))(inputs).cpu().numpy()
+        self.predictor_.to("cpu")  # where it stays, so that it can be pickled and loaded without a GPU
+        return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each example, [N]."""
@@ -206,12 +207,6 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
                 reason = "comes with fit(X, not_y)" if name in FROM_FIT else "is a parameter of the classifier"
                 raise UserError(f"config sets {name!r}, which {reason}; remove it there.", name)
         return Config.of(labels="given", **own, **further)
-
-    def __getstate__(self) -> dict[str, Any]:
-        if hasattr(self, "predictor_"):
-            self.predictor_ = self.predictor_.to("cpu")  # so that a machine without a GPU can load it
-        state: dict[str, Any] = super().__getstate__()
-        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

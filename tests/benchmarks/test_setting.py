@@ -27,7 +27,7 @@ def test_clustered_task_has_the_shape_of_cifar_and_no_validation_split():
     assert task.inputs.shape == (100, 3, 32, 32)
     assert task.excluded.sum(1).tolist() == [1] * 100
     assert set(task.cluster.tolist()) == set(range(7))
-    assert len(task.held) == 0
+    assert len(task.validation) == 0
     assert len(task.test_inputs) == 30
 
 
@@ -82,6 +82,6 @@ def test_timers_count_the_seconds_of_one_call(clock, monkeypatch):
 
 def test_reserved_memory_grows_with_allocations():
     before = reserved_memory(torch.device("cpu"))
-    held = torch.ones(before // 4 + 50_000_000)  # float32: as much again, and 200 MB
+    block = torch.ones(before // 4 + 50_000_000)  # float32: as much again, and 200 MB
     assert reserved_memory(torch.device("cpu")) >= before + 150_000_000
-    del held
+    del block
