@@ -108,7 +108,7 @@ class Pretrainer(TrainingLoop):
         self.config, self.dataset, self.chosen = config, dataset, chosen
         self.rows, shape = rows_of(dataset.train.inputs, chosen), tuple(dataset.train.inputs.shape[1:])
         local = self.rows if processes.world_size == 1 else self.rows.take(processes.shard())
-        self.batches = self.make_batches(local, should_stream((local,), engine))
+        self.set_inputs(local, should_stream((local,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
         self.objective = build_objective(config, shape).to(self.device, memory_format=torch.channels_last)
         self.views = views_for(config, dataset)
@@ -132,7 +132,7 @@ class Pretrainer(TrainingLoop):
     def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         """One update on two views of the images at ``index`` int [B] -> the loss, a scalar on the device."""
         self.objective.train()
-        inputs, positions = self.batches.locate(index, batch)
+        inputs, positions = self.locate(index, batch)
         images = inputs[positions]
         first, second = (torch.rand(NUMBERS, len(index), device=self.device, generator=random) for _ in range(2))
         with self.engine.autocast():
@@ -175,7 +175,7 @@ class Pretrainer(TrainingLoop):
         count = self.local_examples
         # evenly over the set, because long tails are sorted by class
         spread = torch.arange(min(count, 1024), device=self.device) * count // min(count, 1024)
-        inputs, positions = self.batches.locate(spread, None)
+        inputs, positions = self.locate(spread, None)
         x = normalise(inputs[positions], self.mean, self.std)
         z = F.normalize(self.objective.project(x).float())
         return float(z.std(0).mean() * z.shape[1] ** 0.5)

@@ -1,4 +1,4 @@
-"""Where a step gets its raw examples from: a tensor on the device, or batches prefetched from a memory map.
+"""Batches that are prefetched from the host.
 
 Datasets that do not fit the memory of the GPU are streamed. The order of the examples is known in advance, so a thread
 gathers the rows of the next batches in pinned memory and copies them to the device on a separate CUDA stream:
@@ -10,7 +10,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,39 +20,6 @@ from complementary.errors import UserError
 
 BUFFERS = 3  # one in use, one being copied, one being filled
 CHUNK_BYTES = 2**27  # largest chunk in evaluation
-
-
-class BatchSource(Protocol):
-    """Gives a step its raw examples."""
-
-    def batch(self, step: int) -> tuple[Tensor, ...]:
-        """Extra arguments of that step: the prefetched batch, or nothing."""
-
-    def locate(self, index: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Find the examples at ``index`` int [B].
-
-        Returns:
-            Inputs [M, ...] on the device, and the positions of the examples in them, int [B].
-        """
-
-    def close(self) -> None:
-        """Stop prefetching."""
-
-
-class ResidentBatches:
-    """All rows are on the device; a step indexes them."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-
-    def batch(self, step: int) -> tuple[Tensor, ...]:
-        return ()
-
-    def locate(self, index: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.rows.source, self.rows.positions(index)
-
-    def close(self) -> None:
-        return
 
 
 class PrefetchedBatches:
@@ -72,21 +38,16 @@ class PrefetchedBatches:
         self.prefetcher: Prefetcher | None = None
         self.next_step = 0
 
-    def batch(self, step: int) -> tuple[Tensor, ...]:
+    def batch(self, step: int) -> Tensor:
         """The batch [B, ...] of that step, on the device; valid until the next call."""
         if self.prefetcher is None or step != self.next_step:
             self.close()
             self.prefetcher = Prefetcher(self.rows, self.plan(step), self.largest, self.device)
         self.next_step = step + 1
-        return (next(self.prefetcher),)
-
-    def locate(self, index: Tensor, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The batch itself; outside of training, where there is none, the rows are copied now."""
-        if batch is None:
-            batch = self.rows.source[self.rows.positions(index.cpu())].to(self.device)
-        return batch, torch.arange(len(index), device=self.device)
+        return next(self.prefetcher)
 
     def close(self) -> None:
+        """Stop prefetching."""
         if self.prefetcher is not None:
             self.prefetcher.close()
         self.prefetcher = None

@@ -35,20 +35,16 @@ class ProcessGroup:
         rank: Number of this process.
         world_size: Number of processes.
         device: Where collectives take place.
+
+    Attributes:
+        is_main: Whether this process evaluates, logs and writes files.
+        address: Part of the address of every random draw, so that processes draw different numbers.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process evaluates, logs and writes files."""
-        return self.rank == 0
-
-    @property
-    def address(self) -> tuple[int, ...]:
-        """Part of the address of every random draw, so that processes draw different numbers; empty for one process."""
-        return () if self.world_size == 1 else (self.rank, self.world_size)
+        self.is_main = rank == 0
+        self.address: tuple[int, ...] = () if world_size == 1 else (rank, world_size)
 
     def shard(self) -> slice:
         """The examples of this process: every ``world_size``-th, starting at ``rank``."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from complementary.data.rows import Rows
 from complementary.engine.backend import Captured, Engine
-from complementary.engine.batches import BatchSource, PrefetchedBatches, ResidentBatches
+from complementary.engine.batches import PrefetchedBatches
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.errors import UserError
 from complementary.files import fingerprint
@@ -43,7 +43,6 @@ class TrainingLoop(ABC):
 
     stage = ""  # shown before the epoch, if a run trains several networks in turn
     lr_option = "lr"  # option to lower if the loss diverges
-    batches: BatchSource  # set by a subclass that calls `locate`
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class TrainingLoop(ABC):
         self.seconds = 0.0
         self.captured: list[Captured] = []
         self.run_step = self.capture(self._counted_step)
-        self.batches = ResidentBatches(Rows(torch.empty(0)))
+        self.prefetched: PrefetchedBatches | None = None
 
     # --- what a subclass defines ------------------------------------------------------------------------------------
 
@@ -144,7 +143,8 @@ class TrainingLoop(ABC):
         index = self.order[self.step_in_epoch * self.local_batch : (self.step_in_epoch + 1) * self.local_batch]
         self.random.manual_seed(address(self.seed, "step", self.epoch, self.step_in_epoch, *self.processes.address))
         self.on_step_start()
-        self.run_step(index, self.random, *self.batches.batch(self.global_step))
+        batch = () if self.prefetched is None else (self.prefetched.batch(self.global_step),)
+        self.run_step(index, self.random, *batch)
         self.step_in_epoch += 1
         ended = self.step_in_epoch == self.steps_per_epoch
         if ended and self.device.type == "cuda":  # only this stream: other threads may be capturing on theirs
@@ -199,13 +199,30 @@ class TrainingLoop(ABC):
 
     # --- tools for subclasses ---------------------------------------------------------------------------------------
 
-    def make_batches(self, rows: Rows, streamed: bool) -> BatchSource:
-        """The source of batches for the examples ``rows`` of this process."""
-        if not streamed:
-            return ResidentBatches(rows.to(self.device))
-        order = functools.partial(epoch_order, self.seed, self.local_examples, self.processes.address)
-        plan = functools.partial(_plan, order, self.local_batch, self.steps_per_epoch, self.epochs)
-        return PrefetchedBatches(rows, self.device, self.local_batch, plan)
+    def set_inputs(self, rows: Rows, streamed: bool) -> None:
+        """Set the inputs of this process, which `locate` finds: kept on the device, or prefetched batch by batch."""
+        self.local_inputs = rows if streamed else rows.to(self.device)
+        if streamed:
+            order = functools.partial(epoch_order, self.seed, self.local_examples, self.processes.address)
+            plan = functools.partial(_plan, order, self.local_batch, self.steps_per_epoch, self.epochs)
+            self.prefetched = PrefetchedBatches(rows, self.device, self.local_batch, plan)
+
+    def locate(self, index: Tensor, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Find the raw inputs of some examples.
+
+        Args:
+            index: The examples, int [B].
+            batch: Their prefetched inputs [B, ...], in a step of a streamed training.
+
+        Returns:
+            Inputs [M, ...] on the device, and the positions of the examples in them, int [B].
+        """
+        rows = self.local_inputs
+        if self.prefetched is None:
+            return rows.source, rows.positions(index)
+        if batch is None:
+            batch = rows.source[rows.positions(index.cpu())].to(self.device)
+        return batch, torch.arange(len(index), device=self.device)
 
     def capture(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The function as the engine captures it; `close` releases the graph."""
@@ -215,7 +232,8 @@ class TrainingLoop(ABC):
 
     def close(self) -> None:
         """Stop prefetching and release the CUDA graphs; the next step, if there is one, starts them again."""
-        self.batches.close()
+        if self.prefetched is not None:
+            self.prefetched.close()
         for graph in self.captured:
             graph.close()
 

@@ -103,19 +103,14 @@ class RunFolder:
                 if loop.step_in_epoch == 0:
                     with (self.path / "metrics.jsonl").open("a") as file:
                         file.write(_line(loop.history[-1]))
-                if time.monotonic() - saved >= checkpoint_seconds or loop.done:
+                if time.monotonic() - saved >= checkpoint_seconds or loop.done or interrupts:
                     self.save(loop)
                     saved = time.monotonic()
-
-            def stop(loop: TrainingLoop) -> None:
                 if interrupts:
-                    self.save(loop)
                     position = f"{loop.stage}epoch {loop.epoch + 1} of {loop.epochs}"
-                    raise KeyboardInterrupt(
-                        f"stopped in {position}; resume continues from the checkpoint in {self.path}"
-                    )
+                    raise KeyboardInterrupt(f"stopped in {position}; resume continues the run in {self.path}")
 
-            loop.run(record, progress, stop)
+            loop.run(record, progress)
 
     def save(self, loop: TrainingLoop) -> None:
         """Write a checkpoint."""

@@ -53,7 +53,7 @@ class Trainer(TrainingLoop):
         task = task.shard(processes)
         self.streamed = should_stream((task.train, task.validation, task.test_inputs), engine)
         self.task = task = task.to(self.device, inputs=not self.streamed)
-        self.batches = self.make_batches(task.train, self.streamed)
+        self.set_inputs(task.train, self.streamed)
         self.model = self.build_network()
         if len(task.shape) == 3:  # images: the layout in which convolutions are fastest
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -90,7 +90,7 @@ class Trainer(TrainingLoop):
             Inputs float [B, ...], and excluded classes float [B, K].
         """
         moves = None if self.augment is None else self.augment.draw(len(index), self.device, random)
-        inputs, positions = self.batches.locate(index, batch)
+        inputs, positions = self.locate(index, batch)
         raw: Tensor = self.take(self.augment, inputs, positions, moves)
         if self.policy is not None:
             raw = self.policy(raw, random)
@@ -136,12 +136,12 @@ class Trainer(TrainingLoop):
     def evaluate(self) -> dict[str, Any]:
         """Metrics without true labels on the validation split, and accuracy on the test set."""
         task, found = self.task, dict[str, Any]()
-        if len(task.validation):
-            logits = self.validation_logits()
+        logits = self.validation_logits() if len(task.validation) else None
+        predicted = self.test_logits().argmax(1) if task.test_inputs is not None else None
+        if logits is not None:
             for score in SCORES:
                 found[score.__name__] = float(score(logits, task.validation_excluded, task.transition))
-        if task.test_inputs is not None and task.test_truth is not None:
-            predicted = self.test_logits().argmax(1)
+        if predicted is not None and task.test_truth is not None:
             per_class = scores.class_accuracy(predicted, task.test_truth, len(task.classes))
             found["accuracy"] = float((predicted == task.test_truth).double().mean())
             found["per_class"] = [None if math.isnan(a) else a for a in per_class.tolist()]
