@@ -194,17 +194,17 @@ def html_page(results: list[dict[str, Any]], config: Config) -> str:
         "weights. <b>Selected epoch</b>: the one with the lowest SCEL on held-out <em>complementary</em> labels. No "
         "true label is used for the selection.</p>",
         "<h2>Learning curves</h2>",
-        figures.picture(figures.curves(histories, titles), "Learning curves of the four mixers"),
+        figures.image_tag(figures.curves(histories, titles), "Learning curves of the four mixers"),
         "<h2>How often mixing produces a wrong label</h2>",
         "<p>Mixing two images also mixes their labels. If one is labelled “not 3” and the other <em>is</em> a 3, the "
         "mix has a wrong label. This is rare if images are only mixed within clusters of similar ones.</p>",
-        figures.picture(figures.bars(noise, "mixes with a wrong label, % (oracle)"), "Noise ratio of each mixer"),
+        figures.image_tag(figures.bars(noise, "mixes with a wrong label, % (oracle)"), "Noise ratio of each mixer"),
         f"<p>{encoder_text(results)} For digits of 8 × 8 pixels the raw pixels are already good features. For "
         "photographs they are not.</p>",
         "<h2>Mixed digits</h2>",
         "<p>From one training batch: an image, its partners, the mix that the network is trained on, and the label of "
         "the mix. Red: the label is wrong for one of the mixed images.</p>",
-        *[figures.picture(draw_mixes(config, mix), f"Digits mixed by {mix}") for mix in MIXES[1:]],
+        *[figures.image_tag(draw_mixes(config, mix), f"Digits mixed by {mix}") for mix in MIXES[1:]],
         f'<p class="small">Made by <code>cll demo</code> on {device_name(torch.device("cpu"))}, '
         + ", ".join(f"{name} {version}" for name, version in versions().items())
         + ". The numbers of this page are in results.json in the same folder.</p>",

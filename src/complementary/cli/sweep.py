@@ -73,7 +73,7 @@ class SweepOptions(Execution):
     """Run every cell of a grid of configurations, on this machine or on a Ray cluster.
 
     Finished cells are skipped, interrupted ones resumed, failed ones retried: after Ctrl-C, or with more seeds in the
-    grid, run the same command again. docs/sweeps.md describes the format of a grid.
+    grid, run the same command again. docs/guide/sweeps.md describes the format of a grid.
 
     Examples: cll sweep grid.toml --out runs/grid --workers 2
               cll sweep status runs/grid

@@ -259,12 +259,12 @@ def page(extractor: FeatureExtractor, assignment: Tensor, judgement: Judgement, 
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{len(assignment):,} training examples, {_method(extractor)}, seed {config.seed}.{note}</p>",
         figures.table(["metric", "value"], [list(row) for row in judgement.rows()]),
-        figures.picture(_sizes(assignment), "Sizes of the clusters"),
+        figures.image_tag(_sizes(assignment), "Sizes of the clusters"),
     ]
     if choice is not None:
         parts += ["<h2>How many clusters?</h2>", _comparison(choice)]
     if inputs.ndim == 4:
-        parts += ["<h2>Examples</h2>", figures.picture(_examples(inputs, assignment), "Example images of clusters")]
+        parts += ["<h2>Examples</h2>", figures.image_tag(_examples(inputs, assignment), "Example images of clusters")]
     return figures.page(title, parts)
 
 

@@ -1,4 +1,4 @@
-"""Figures and self-contained HTML pages: pictures are embedded, nothing is fetched when a page is opened."""
+"""Figures in one style, and self-contained HTML pages with embedded images."""
 
 import base64
 import html
@@ -28,33 +28,49 @@ code {{ background: #f1f3f5; padding: .1rem .3rem; border-radius: 3px; }}
 
 
 def page(title: str, parts: list[str]) -> str:
-    """A whole HTML page."""
+    """Make a complete HTML page.
+
+    Args:
+        title: Plain text.
+        parts: The content of the body, as HTML.
+    """
     return PAGE.format(title=html.escape(title), body="\n".join(parts))
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    """An HTML table; the first column is left-aligned, numbers right."""
+    """Make an HTML table from plain text; the first column is left-aligned, the others right-aligned."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def picture(figure: Any, description: str) -> str:
-    """A matplotlib figure as an embedded PNG."""
+def image_tag(figure: Any, description: str) -> str:
+    """Make an HTML image from a matplotlib figure; the PNG is part of the tag."""
     data = base64.b64encode(png(figure)).decode()
     width = round(96 * figure.get_size_inches()[0])
     return f'<img width="{width}" alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
 
 
 def png(figure: Any, dpi: int = 150) -> bytes:
-    """A matplotlib figure as PNG bytes."""
+    """Render a matplotlib figure as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
     return buffer.getvalue()
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes (an array [rows, columns]), in the house style, without any global state."""
+    """Make a matplotlib figure in the style of this package, without pyplot's global state.
+
+    Args:
+        width: In inches.
+        height: In inches.
+        rows: Rows of axes.
+        columns: Columns of axes.
+        options: Passed to ``Figure.subplots``.
+
+    Returns:
+        The figure, and its axes as an array [rows, columns].
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -69,17 +85,22 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
 
 
 def show_image(axis: Any, image: Any, cmap: str = "gray") -> None:
-    """Draw an image tensor [C, H, W] in 0 .. 1, without ticks or frame."""
-    picture_array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
-    axis.imshow(picture_array, cmap=cmap, vmin=0, vmax=1, interpolation="nearest")
+    """Draw an image tensor [C, H, W] with values in 0 .. 1, without ticks and frame."""
+    pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    axis.imshow(pixels, cmap=cmap, vmin=0, vmax=1, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
 
 
 def curves(histories: dict[str, list[list[dict[str, Any]]]], keys: dict[str, str]) -> Any:
-    """Learning curves: one panel per key, one colour per mixer, thin lines for seeds, a thick one for the mean.
+    """Draw learning curves: one colour per mixer, a thin line per seed and a thick one for the mean.
 
-    ``histories``: mixer -> one history per seed. ``keys``: metric -> title of its panel.
+    Args:
+        histories: Mixer -> one history (rows of metrics) per seed.
+        keys: Metric -> title of its panel.
+
+    Returns:
+        The matplotlib figure.
     """
     figure, axes = new_figure(4.6 * len(keys), 3.4, columns=len(keys))
     for axis, (key, title) in zip(axes[0], keys.items(), strict=True):
@@ -97,7 +118,7 @@ def curves(histories: dict[str, list[list[dict[str, Any]]]], keys: dict[str, str
 
 
 def bars(values: dict[str, list[float]], title: str) -> Any:
-    """A bar per name: the mean of its values in percent, each value as a dot."""
+    """Draw one bar per name: the mean of its values in percent, and each value as a dot."""
     figure, axes = new_figure(4.6, 2.6)
     axis = axes[0][0]
     for place, (name, numbers) in enumerate(values.items()):
