@@ -83,13 +83,15 @@ def test_train_with_bad_input_names_it_and_leaves_every_file_as_it_was(cll, tmp_
 RESULT = {
     "accuracy_last": 0.5,
     "accuracy_selected": None,
-    "oracle_noise_ratio": None,
+    "oracle_noise_ratio": 0.0,
     "images_per_second": None,
     "device": "cpu",
+    "data": {"uses_oracle": False},
+    "config": {"mixing": {"mix": "none"}},
 }
 
 
-def test_print_result_leaves_out_what_is_unknown(capsys, tmp_path):
+def test_print_result_leaves_out_what_is_unknown_or_does_not_apply(capsys, tmp_path):
     print_result(RESULT, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -97,5 +99,7 @@ def test_print_result_leaves_out_what_is_unknown(capsys, tmp_path):
 
 
 def test_print_result_says_that_true_labels_were_used(capsys, tmp_path):
-    print_result(RESULT | {"uses_oracle": True}, tmp_path)
-    assert "oracle" in capsys.readouterr().out
+    print_result(RESULT, tmp_path)
+    assert "oracle" not in capsys.readouterr().out.lower()
+    print_result(RESULT | {"data": {"uses_oracle": True}}, tmp_path)
+    assert "oracle" in capsys.readouterr().out.lower()

@@ -56,13 +56,13 @@ ROWS = {
 
 def print_result(result: dict[str, Any], out: Path) -> None:
     """Print the main results of a finished run."""
-    known = [key for key in ROWS if result.get(key) is not None]
-    rows = [[ROWS[key], _show(result, key)] for key in known]
+    unmixed = {"oracle_noise_ratio"} if result["config"]["mixing"]["mix"] == "none" else set()
+    rows = [[ROWS[key], _show(result, key)] for key in ROWS if result.get(key) is not None and key not in unmixed]
     if result["images_per_second"] is not None:
         rows.append(["training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}"])
     print_table((), rows)
-    if result.get("uses_oracle"):
-        print("This run used true labels (oracle), so its accuracy is not that of learning from complementary labels.")
+    if result["data"]["uses_oracle"]:
+        print("Oracle: this run was trained with the help of true labels.")
     print(f"All files of this run: {out}")
 
 
