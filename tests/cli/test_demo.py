@@ -29,17 +29,20 @@ def demo(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_demo_trains_every_mixer_with_every_seed(demo):
     assert [(r["mix"], r["config"]["seed"]) for r in demo.results] == [(m, s) for s in (0, 1) for m in MIXES]
     assert all(len(r["history"]) == 2 for r in demo.results)
 
 
+@pytest.mark.slow
 def test_demo_page_is_self_contained(demo):
     assert demo.page.count("data:image/png;base64,") == 5
     assert not re.search(r'(src|href)="(?!data:)', demo.page)
     assert len(demo.page) > 50_000
 
 
+@pytest.mark.slow
 def test_demo_table_and_page_show_the_stored_results(demo):
     for mix in MIXES:
         values = [100 * r["accuracy_last"] for r in demo.results if r["mix"] == mix]
@@ -48,11 +51,13 @@ def test_demo_table_and_page_show_the_stored_results(demo):
         assert mean in demo.page
 
 
+@pytest.mark.slow
 def test_demo_replaces_only_its_own_files(demo):
     assert (demo.out / "mine.txt").read_text() == "kept"
     assert {p.name for p in demo.out.iterdir()} == {"mine.txt", "results.json", "report.html"}
 
 
+@pytest.mark.slow
 def test_demo_shares_one_encoder_between_all_runs(demo):
     (encoder,) = {r["config"]["cluster"]["encoder"] for r in demo.results}
     (result,) = demo.cache.rglob("pretrain-*/result.json")
@@ -60,6 +65,7 @@ def test_demo_shares_one_encoder_between_all_runs(demo):
     assert json.loads(result.read_text())["config"]["encoder"] == "simsiam"
 
 
+@pytest.mark.slow
 def test_demo_compares_the_encoder_with_raw_pixels(demo):
     runs = [r for r in demo.results if r["mix"] == "icm"]
     for r in runs:

@@ -12,7 +12,7 @@ from complementary.cli.train import Train
 from complementary.config import Config, PretrainConfig, options_of, to_toml
 from complementary.errors import UserError
 
-FLAG = re.compile(r"^\W{0,4}(?:-h, )?(--[a-z][a-z-]*)", re.MULTILINE)  # the border of tyro's boxes depends on the terminal
+FLAG = re.compile(r"^\W{0,4}(?:-h, )?(--[a-z][a-z-]*)", re.MULTILINE)  # tyro's borders depend on the terminal
 
 
 @pytest.fixture
