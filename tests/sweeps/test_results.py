@@ -11,7 +11,6 @@ from complementary.reports.tables import Spread
 from complementary.sweeps.results import (
     OPTIONS,
     Damaged,
-    Group,
     NotAResult,
     Query,
     Summary,
@@ -203,17 +202,18 @@ def results(put, tmp_path):
 
 def test_summarize_averages_over_seeds(results):
     summary = summarize(results, Query(WHERE, ("loss",), ("mix",)))
-    found = {tuple(group.keys.values()): group.spreads["accuracy_last"] for group in summary.groups}
     values = [0.00, 0.01, 0.02]  # dm, micm, 10, three seeds
-    assert found["dm", "micm"] == Spread(pytest.approx(0.01), pytest.approx(statistics.stdev(values)), 3)
-    assert len(found) == 4
+    assert summary.groups["dm", "micm"]["accuracy_last"] == Spread(
+        pytest.approx(0.01), pytest.approx(statistics.stdev(values)), 3
+    )
+    assert len(summary.groups) == 4
 
 
 def test_summarize_leaves_missing_values_blank(results):
     query = Query(WHERE | {"seed": [1]}, ("loss", "mix"), value=("accuracy_last", "accuracy_selected"))
-    first = summarize(results, query).groups[0]
-    assert first.spreads["accuracy_last"].deviation is None
-    assert first.spreads["accuracy_selected"] is None
+    spreads = summarize(results, query).groups["dm", "micm"]
+    assert spreads["accuracy_last"].deviation is None
+    assert spreads["accuracy_selected"] is None
 
 
 def test_summarize_refuses_to_average_over_options_that_are_not_named(results):
@@ -272,10 +272,6 @@ def test_parse_where_names_the_bad_term(term, message):
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def group(accuracy=None, **keys):
-    return Group(keys, {"accuracy_last": accuracy or Spread(0.5, None, 1)})
-
-
 def test_render_has_a_caption_and_a_table_for_each_value_of_by(results):
     text = render(summarize(results, Query({"mix": ["none"]}, ("loss",), (), ("long_tail",))), "text")
     assert text.startswith(
@@ -294,11 +290,8 @@ def test_render_csv_has_a_line_per_group_in_full_precision(results):
 
 
 def test_pivot_leaves_missing_cells_blank_and_drops_empty_rows():
-    groups = [
-        group(mix="icm", loss="dm", alpha=0.1),
-        group(mix="none", loss="dm", alpha=0.4),
-        group(mix="icm", loss="s-nl", alpha=0.1),
-    ]
+    found = {"accuracy_last": Spread(0.5, None, 1)}
+    groups = dict.fromkeys([("none", "dm", 0.4), ("icm", "dm", 0.1), ("icm", "s-nl", 0.1)], found)
     plain, mixed = pivot(Summary(Query({}, ("loss",), ("alpha",), ("mix",)), groups))
     assert plain.header == ["loss", "0.1", "0.4"]
     assert plain.rows == [["dm", "", "50.00 (1)"]]
@@ -308,7 +301,7 @@ def test_pivot_leaves_missing_cells_blank_and_drops_empty_rows():
 def test_pivot_shows_several_metrics_side_by_side_and_only_fractions_in_percent():
     query = Query({}, ("loss",), ("mix",), value=("accuracy_last", "train_seconds"))
     spreads = {"accuracy_last": Spread(0.19, 0.01, 3), "train_seconds": Spread(12.0, 0.5, 3)}
-    (table,) = pivot(Summary(query, [Group({"loss": "dm", "mix": "icm"}, spreads)]))
+    (table,) = pivot(Summary(query, {("dm", "icm"): spreads}))
     assert table.header == ["loss", "icm, accuracy_last", "icm, train_seconds"]
     assert table.rows == [["dm", "19.00 ± 1.00 (3)", "12 ± 0.5 (3)"]]
     assert "percent" not in caption(query)

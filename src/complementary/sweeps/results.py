@@ -193,28 +193,23 @@ class Query:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All options that group runs, in the order of `Group.keys`."""
+        """All options that group runs, in the order of the keys of `Summary.groups`."""
         return (*self.by, *self.rows, *self.columns)
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed: the options they share, and the spread of each metric (None: no value)."""
-
-    keys: dict[str, Any]
-    spreads: dict[str, Spread | None]
-
-
-@dataclass(frozen=True)
 class Summary:
-    """The groups in order, and the query, completed if it named no options."""
+    """The spread of each metric (None: no value) in each group of runs that differ only in their seed."""
 
     query: Query
-    groups: list[Group]
+    """The query, completed if it named no options."""
+    groups: dict[tuple[Any, ...], dict[str, Spread | None]]
+    """Values of the options `Query.keys` -> metric -> spread, in order."""
 
     def levels(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
         """All combinations of values of these options, in order."""
-        found = {tuple(group.keys[name] for name in names) for group in self.groups}
+        places = [self.query.keys.index(name) for name in names]
+        found = {tuple(values[place] for place in places) for values in self.groups}
         return sorted(found, key=lambda values: _sort_key(self.query, names, values))
 
 
@@ -234,9 +229,8 @@ def summarize(results: StoredResults, query: Query) -> Summary:
     for row in rows:
         members.setdefault(tuple(row[key] for key in query.keys), []).append(row)
     _check_only_seeds_differ(members.values())
-    groups = [_group(query, keys, runs) for keys, runs in members.items()]
-    groups.sort(key=lambda group: _sort_key(query, query.keys, tuple(group.keys.values())))
-    return Summary(query, groups)
+    order = sorted(members, key=lambda values: _sort_key(query, query.keys, values))
+    return Summary(query, {key: {name: _spread(members[key], name) for name in query.value} for key in order})
 
 
 def _matching(results: StoredResults, where: dict[str, list[Any]]) -> list[Row]:
@@ -265,14 +259,11 @@ def _check_only_seeds_differ(groups: Iterable[list[Row]]) -> None:
         )
 
 
-def _group(query: Query, keys: tuple[Any, ...], runs: list[Row]) -> Group:
-    spreads: dict[str, Spread | None] = {}
-    for name in query.value:
-        values = [row[name] for row in runs if row.get(name) is not None]
-        if any(isinstance(value, str) for value in values):
-            raise UserError(f"The value {name} is not a number; choose another, such as accuracy_last.", "value")
-        spreads[name] = Spread.of(values) if values else None
-    return Group(dict(zip(query.keys, keys, strict=True)), spreads)
+def _spread(runs: list[Row], name: str) -> Spread | None:
+    values = [row[name] for row in runs if row.get(name) is not None]
+    if any(isinstance(value, str) for value in values):
+        raise UserError(f"The value {name} is not a number; choose another, such as accuracy_last.", "value")
+    return Spread.of(values) if values else None
 
 
 def _sort_key(query: Query, names: tuple[str, ...], values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -327,10 +318,10 @@ def render(summary: Summary, form: str) -> str:
     if form != "csv":
         return tables.FORMATS[form](caption(summary.query), pivot(summary))
     lines = []
-    for group in summary.groups:
-        for name, spread in group.spreads.items():
+    for values, spreads in summary.groups.items():
+        for name, spread in spreads.items():
             numbers = ("", "", 0) if spread is None else (spread.mean, spread.deviation, spread.count)
-            lines.append([*map(show, group.keys.values()), name, *numbers])
+            lines.append([*map(show, values), name, *numbers])
     return tables.csv([*summary.query.keys, "value", "mean", "std", "n"], lines)
 
 
@@ -345,14 +336,13 @@ def pivot(summary: Summary) -> list[Table]:
     """One table per combination of ``by``, with a row per combination of ``rows`` and a column per combination of
     ``columns`` and metric."""
     query = summary.query
-    found = {tuple(group.keys.values()): group.spreads for group in summary.groups}
     columns = [(column, name) for column in summary.levels(query.columns) for name in query.value]
     header = [*query.rows, *(_column_title(query, column, name) for column, name in columns)]
     made = []
     for by in summary.levels(query.by):
         rows = []
         for row in summary.levels(query.rows):
-            spreads = [found.get((*by, *row, *column), {}).get(name) for column, name in columns]
+            spreads = [summary.groups.get((*by, *row, *column), {}).get(name) for column, name in columns]
             if any(spreads):
                 cells = [show_spread(s, is_percent(name)) for s, (_, name) in zip(spreads, columns, strict=True)]
                 rows.append([*map(show, row), *cells])
