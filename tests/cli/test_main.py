@@ -3,12 +3,15 @@
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from complementary import __version__
 from complementary.cli import COMMANDS
 from complementary.errors import UserError
+
+RESULTS = Path(__file__).parents[2] / "results" / "paper"
 
 
 def python(code):
@@ -21,11 +24,21 @@ def test_help_lists_every_command(cll):
     assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["train", "--epochs", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "--version",
+        *(f"{name} --help" for name in ("demo", "train", "pretrain", "cluster", "sweep", "report", "predict")),
+        "train --epochs 0",
+        f"report {RESULTS}",
+        "sweep status /nowhere",
+    ],
+)
 def test_start_up_does_not_import_torch(arguments):
     code = (
         "import sys\nfrom complementary.cli import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\nsys.exit('torch' in sys.modules)"
+        f"try:\n    main({arguments.split()!r})\nexcept SystemExit:\n    pass\nsys.exit('torch' in sys.modules)"
     )
     done = python(code)
     assert done.returncode == 0, done.stderr
