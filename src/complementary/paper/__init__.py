@@ -1,6 +1,13 @@
-"""The experiments of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026), each table and figure as one named study.
+"""The experiments of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026): each table and figure is one named study.
 
-Data flows: published, protocols, entries, studies, results, compare, captions; then render, figures, claims, page and
-its pictures; overview has all studies at a glance.
-`runs` makes training runs of studies; `noise` and `gradients` are studies that are none.
+| module | content |
+|---|---|
+| `published` | the published numbers and statements |
+| `studies` | every table and figure as a list of settings |
+| `protocols` | from a setting to a configuration, as the text says or as the published code did |
+| `store` | runs of studies: cells of a sweep, stored results, export |
+| `compare` | our numbers beside the published ones; Welch's test; tables |
+| `claims` | verdicts on the statements |
+| `figures`, `page` | the figures and docs/reproduction.md |
+| `noise`, `gradients` | two studies that train no classifier |
 """

@@ -1,44 +1,33 @@
-"""How far the gradient of a complementary loss is from that of the true labels: an oracle study, it needs truth.
+"""How far the gradient of a complementary loss is from that of the true labels. An oracle study: it needs true labels.
 
-Three gradients of one mixed batch (protocol, section 10):
+Three gradients of one mixed batch:
 
-- f: of cross-entropy with the true labels, weighted as the images are mixed: what one would like to follow;
-- c: of the complementary loss with the labels that happened to be drawn: what one follows;
-- b: the mean of c over all labels that could have been drawn, each example's from row ``truth`` of the
-  transition matrix.
+- f: of cross-entropy with the true labels, weighted as the images are mixed: the gradient one would like to follow;
+- c: of the complementary loss with the labels that were drawn: the gradient one follows;
+- b: the mean of c over all labels that could have been drawn, each from row ``truth`` of the transition matrix.
 
     MSE = E|c - f|²  =  |b - f|² + E|c - b|²  =  bias² + variance
 
-The expectation is over the labels of the batch, drawn independently for each *example*: where an example is
-its own mix's member and another's partner, both see the same label. (The paper's Eq. 11 averages over the
-labels other than the *drawn* one; its b then depends on the draw, and the cross term does not vanish.)
+The expectation is over the labels of the batch, drawn independently for each *example*: if an example is a member of
+several mixes, it has the same label in all of them. (The paper's Eq. 11 averages over the labels other than the *drawn*
+one; its b then depends on the draw, and the cross term does not vanish.)
 
-Exact in K passes: losses are linear in ``excluded``, so c is a sum over examples n of a gradient h_n(label of
-n), where h_n(k) collects every mix that n is a member of. Labels are independent, therefore
-E|c - b|² = sum_n (sum_k T[y_n, k] |h_n(k)|² - |sum_k T[y_n, k] h_n(k)|²). One pass per class gives h_n(k) for
-all n at once; memory is three times examples x weights. `sampled` draws labels instead: for large networks,
-and for those with batch norm, whose examples cannot be told apart in training mode.
+`exact` needs K passes: losses are linear in ``excluded``, so c is a sum over examples n of a gradient h_n(label of n),
+where h_n(k) sums over every mix that n is a member of. Labels are independent, therefore
+E|c - b|² = sum_n (sum_k T[y_n, k] |h_n(k)|² - |sum_k T[y_n, k] h_n(k)|²). One pass per class gives h_n(k) for all n at
+once; memory is three times examples x weights. `sampled` draws labels instead: for large networks, and for networks
+with batch norm, which have no gradient per example in training mode.
 
     >>> import torch
-    >>> from complementary import gradients, losses, mix, models, transitions
+    >>> from complementary import losses, mixing, networks, transitions
+    >>> from complementary.paper import gradients
     >>> x, truth, T = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]), transitions.uniform(3)
-    >>> batch = gradients.mixed(mix.Mixup(), x, truth)
-    >>> found = gradients.exact(models.build("linear", (4,), 3), losses.s_nl, batch, T)
+    >>> batch = gradients.mixed(mixing.Mixup(), x, truth)
+    >>> found = gradients.exact(networks.build("linear", (4,), 3), losses.s_nl, batch, T)
     >>> bool((found.mse - found.bias_squared - found.variance).abs() < 1e-6)
     True
 
-Gradient MSE, bias² and variance of mixing methods while a network learns: an oracle study.
-
-The network is trained on the *true* labels (protocol, section 10: SGD, learning rate 1e-4), so this can
-never be part of training; it shows what `gradients` measures along the way.
-
-    >>> from complementary.config import Config
-    >>> from complementary.paper.gradients import study
-    >>> rows = study(Config.of(data="digits", model="linear", batch=64), methods=("none",), steps=0, device="cpu")
-    >>> [sorted(row) for row in rows]
-    [['loss', 'method', 'oracle_bias_squared', 'oracle_mse', 'oracle_variance', 'step']]
-
-The study of gradients: not a training run, so it has a runner and files of its own in the store.
+`study` measures several mixing methods while a network is trained on the true labels.
 """
 
 import json
@@ -61,9 +50,15 @@ from complementary.errors import UserError, one_of
 from complementary.files import atomic_write
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import MIXERS, ExtraClass, GroupMixup, SameExcluded
+from complementary.paper.store import read_measurement
+from complementary.paper.studies import Protocol
 from complementary.rng import generator
 from complementary.training.task import Task, build_mixer, build_task, training_truth
 from complementary.training.trainer import Trainer
+
+METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
+NOISE_FREE = "-noise-free"  # after the name of a mixer: labels given that no mix is noisy
+MEASUREMENTS = 100  # during one training, at most
 
 
 class Moments(NamedTuple):
@@ -75,10 +70,15 @@ class Moments(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """A mixed batch whose labels are still to be drawn.
+    """A mixed batch whose labels are not drawn yet.
 
-    x [B, ...]; truth int [B]: of the examples; members int [B, M]: who is in each mix, itself first;
-    image_weight, label_weight [B, M]; share [B]: the part of each mix in the mean over the batch.
+    Attributes:
+        x: the mixed inputs, [B, ...].
+        truth: true classes of the examples, int [B].
+        members: examples in each mix, the own one first, int [B, M].
+        image_weight: weights of the inputs, [B, M].
+        label_weight: weights of the labels, [B, M].
+        share: weight of each mix in the mean over the batch, [B].
     """
 
     x: Tensor
@@ -89,7 +89,7 @@ class Mixed(NamedTuple):
     share: Tensor
 
     def soft(self, labels: Tensor) -> Tensor:
-        """What the loss is given if the examples' labels [B, K] are these (one-hot, or their expectation). [B, K]."""
+        """The labels of the mixes [B, K], given those of the examples [B, K] (one-hot, or their expectation)."""
         return (self.label_weight[..., None] * labels[self.members]).sum(1)
 
     def target(self, classes: int) -> Tensor:
@@ -105,7 +105,15 @@ def mixed(
     cluster: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Mixed:
-    """Mix as ``mixer`` does (None: not at all), but keep who was mixed: x float [B, ...], truth int [B]."""
+    """Mix a batch as ``mixer`` does, and keep which examples were mixed.
+
+    Args:
+        mixer: None: no mixing.
+        x: inputs, float [B, ...].
+        truth: true classes, int [B].
+        cluster: what the mixer mixes within, int [B].
+        generator: for the random draws.
+    """
     count = len(x)
     own = torch.arange(count, device=x.device)[:, None]
     if mixer is None:
@@ -116,10 +124,10 @@ def mixed(
     chosen, found = mixer.pick(torch.empty(count, 0, device=x.device), cluster, None, draw.partner)
     members = torch.cat([own, chosen], 1)
     image_weight, label_weight = mixer.weights([x[column] for column in members.unbind(1)], draw.weight)
-    image_weight = _first(image_weight) if mixer.share != "new-data" else image_weight
+    image_weight = _own(image_weight) if mixer.share != "new-data" else image_weight
     if mixer.alone == "keep":
         image_weight, label_weight = (
-            torch.where(found[:, None], weight, _first(weight)) for weight in (image_weight, label_weight)
+            torch.where(found[:, None], weight, _own(weight)) for weight in (image_weight, label_weight)
         )
     blended = torch.einsum("bm,bm...->b...", image_weight, x[members])
     blended = torch.where(found.view(-1, *[1] * (x.ndim - 1)), blended, 0.0 if mixer.alone == "black" else x)
@@ -128,29 +136,35 @@ def mixed(
     return Mixed(blended, truth, members, image_weight, label_weight, counted / total)
 
 
-def _first(weight: Tensor) -> Tensor:
+def _own(weight: Tensor) -> Tensor:
     """All weight on the example itself. [B, M] -> [B, M]."""
     return torch.zeros_like(weight).index_fill(1, torch.zeros(1, dtype=torch.long, device=weight.device), 1.0)
 
 
 def _check(mixer: GroupMixup) -> None:
-    name = type(mixer).__name__
     if isinstance(mixer, (SameExcluded, ExtraClass)):
         raise UserError(
-            f"The mixer {name} chooses partners by their labels, so labels cannot be drawn anew for its mixes; "
-            "use mixup, icm, micm or intra-class, with noise_free for mixes without a lie."
+            f"The mixer {type(mixer).__name__} chooses partners by their labels, so the labels of its mixes cannot be "
+            "drawn again; use mixup, icm, micm or intra-class.",
+            "mix",
         )
     if mixer.share == "hard-label":
-        raise UserError("With --share hard-label the loss is not linear in the labels; use new-data or soft-label.")
+        raise UserError("With hard labels the loss is not linear in the labels; use new-data or soft-label.", "share")
     if mixer.pool is not None:
-        raise UserError("The gradient study mixes inside the batch; use --partners-from batch.")
+        raise UserError("The gradient study mixes within the batch; partners_from must be batch.", "partners_from")
 
 
 def label_chances(batch: Mixed, transition: Tensor, noise_free: bool = False) -> Tensor:
-    """How likely each label of each example is: float64 [B, K], rows of ``transition`` [K, K].
+    """The probability of each label of each example.
 
-    noise_free: given that no label names the true class of anyone its example is mixed with. Since that
-    forbids labels example by example, they stay independent. Who could not have a label then keeps all.
+    Args:
+        batch: the mixes.
+        transition: [K, K]; row k is the distribution of the labels of class k.
+        noise_free: given that no label excludes the true class of an example it is mixed with. This rules out labels
+            example by example, so labels stay independent. Examples without any such label keep all of them.
+
+    Returns:
+        float64 [B, K].
     """
     chances = transition.to(batch.x.device, torch.float64)[batch.truth]
     if not noise_free:
@@ -166,9 +180,6 @@ def label_chances(batch: Mixed, transition: Tensor, noise_free: bool = False) ->
     return torch.where(total > 1e-9, clean / total.clamp_min(1e-9), chances)
 
 
-# --- exactly -----------------------------------------------------------------------------------------
-
-
 def exact(
     model: nn.Module,
     loss: Loss,
@@ -178,21 +189,26 @@ def exact(
     loss_transition: Tensor | None = None,
     noise_free: bool = False,
 ) -> Moments:
-    """The moments, over every possible draw of labels: K passes of gradients example by example.
+    """The moments over every possible draw of labels: K passes of per-example gradients.
 
-    ``transition`` [K, K]: how labels arise. ``loss_transition``: what the loss is given; None: the same. The
-    network computes in the mode that it is in.
+    Args:
+        model: the network, in the mode that it is in.
+        loss: a complementary loss.
+        batch: the mixes.
+        transition: how labels are drawn, [K, K].
+        loss_transition: the matrix that the loss uses; None: the same.
+        noise_free: as in `label_chances`.
     """
     if model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        raise UserError("With batch norm in training mode examples have no gradients of their own; use draws=64.")
+        raise UserError("With batch norm in training mode there are no gradients per example; sample draws.", "draws")
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
     classes = chances.shape[1]
     towards = (batch.share[:, None] * per_example(model, cross_entropy, batch.x, batch.target(classes))).sum(0).double()
     weight = batch.share[:, None] * batch.label_weight
     mean_of, squares = torch.zeros(()), torch.zeros((), dtype=torch.float64, device=batch.x.device)
     for k in range(classes):
-        named = nn.functional.one_hot(torch.full_like(batch.truth, k), classes).float()
-        gradient = per_example(model, loss, batch.x, named, matrix)  # [B, D], of each mix
+        excluded = nn.functional.one_hot(torch.full_like(batch.truth, k), classes).float()
+        gradient = per_example(model, loss, batch.x, excluded, matrix)  # [B, D], of each mix
         of_member = torch.zeros_like(gradient)  # h_n(k)
         for m, column in enumerate(batch.members.unbind(1)):
             of_member.index_add_(0, column, weight[:, m : m + 1] * gradient)
@@ -206,7 +222,7 @@ def exact(
 
 
 def per_example(model: nn.Module, loss: Loss, x: Tensor, target: Tensor, transition: Tensor | None = None) -> Tensor:
-    """The gradient of the loss of each example: x [B, ...], target [B, K] -> [B, D], D weights."""
+    """The gradient of the loss of each example: x [B, ...], target [B, K] -> [B, D] with D weights."""
     weights = {name: value.detach() for name, value in model.named_parameters()}
     buffers = dict(model.named_buffers())
 
@@ -227,9 +243,6 @@ def _matrix(loss_transition: Tensor | None, transition: Tensor, batch: Mixed) ->
     return (transition if loss_transition is None else loss_transition).to(batch.x.device, torch.float32)
 
 
-# --- by drawing --------------------------------------------------------------------------------------
-
-
 def sampled(
     model: nn.Module,
     loss: Loss,
@@ -241,10 +254,10 @@ def sampled(
     loss_transition: Tensor | None = None,
     noise_free: bool = False,
 ) -> Moments:
-    """The moments over ``draws`` draws of labels, one backward pass each; b and so bias² are exact.
+    """The moments over ``draws`` draws of labels, one backward pass each; b and therefore bias² are exact.
 
-    MSE = bias² + variance up to the error of drawing. One forward pass serves all, so batch norm sees the
-    batch once.
+    MSE = bias² + variance up to the sampling error. All draws share one forward pass, so batch norm sees the batch
+    once. The other arguments are those of `exact`.
     """
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
     weights, logits = list(model.parameters()), model(batch.x)
@@ -263,14 +276,13 @@ def sampled(
     return Moments(errors[0] / draws, (mean - towards).square().sum(), errors[1] / draws)
 
 
-STUDY_METHODS = ("none", "mixup", "icm", "micm")
-NOISE_FREE = "-noise-free"  # after a mixer's name: labels given that no mix tells a lie
+# --- the study ------------------------------------------------------------------------------------------------------
 
 
 def study(
     config: Config,
     dataset: Dataset | None = None,
-    methods: Sequence[str] = STUDY_METHODS,
+    methods: Sequence[str] = METHODS,
     *,
     steps: int = 300,
     every: int = 50,
@@ -278,13 +290,22 @@ def study(
     draws: int | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Train on the *true* labels of unmixed batches by SGD, measuring all methods before every so many steps.
+    """Train on the *true* labels of unmixed batches with SGD, and measure all methods on the way.
 
-    One network serves all methods, so they are compared at the same weights and on the same batches.
-    methods: names of mixers, also followed by ``-noise-free`` (labels given that no mix tells a lie).
-    draws: None measures exactly; a number draws labels (needed for networks with batch norm). Loss, network,
-    data, batch and mixing options are the configuration's; its ``mix`` is not used. -> one row of plain
-    values for each measurement.
+    All methods share one network, so they are compared at the same weights and on the same batches.
+
+    Args:
+        config: loss, network, data, batch size and mixing options; its ``mix`` is not used.
+        dataset: by default that of the configuration.
+        methods: names of mixers; with the suffix ``-noise-free``, labels given that no mix is noisy.
+        steps: training steps.
+        every: steps between two measurements.
+        lr: learning rate.
+        draws: label draws per measurement; None: exact, for networks without batch norm.
+        device: where to compute.
+
+    Returns:
+        One row of plain values for each measurement and method.
     """
     dataset = dataset or data.load(config.dataset.data)
     if every < 1 or steps < 0 or not lr > 0:
@@ -295,53 +316,48 @@ def study(
     truth = training_truth(config, dataset)
     transition = _label_transition(config, dataset, task, truth)
     trainer = Trainer(config.with_(mix="none"), task, device)
-    bench = Bench(trainer, truth.to(trainer.device), transition, draws)
-    optimiser = torch.optim.SGD(trainer.model.parameters(), lr)
+    truth = truth.to(trainer.device)
+    optimizer = torch.optim.SGD(trainer.model.parameters(), lr)
     rows = []
     for step in range(steps + 1):
         index = _batch(config, len(truth), step).to(trainer.device)
         x, _ = trainer.load(index, generator(config.seed, "gradients", step, device=trainer.device))
         trainer.model.train()
-        if step % every == 0:
-            rows += [_row(step, name, config, bench.measure(name, config, x, index, step)) for name in methods]
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(trainer.model(x), bench.truth[index]).backward()
-        optimiser.step()
+        for name in methods if step % every == 0 else ():
+            random = generator(config.seed, "gradients-mix", step, device=x.device)
+            found = _measure(name, config, trainer, x, truth, index, transition, draws, random)
+            values = {f"oracle_{field}": float(value) for field, value in found._asdict().items()}
+            rows.append({"step": step, "method": name, "loss": config.training.loss, **values})
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trainer.model(x), truth[index]).backward()
+        optimizer.step()
     return rows
 
 
-class Bench:
-    """What measurements share: the network in training, the true labels int [N] and how labels arise [K, K]."""
-
-    def __init__(self, trainer: Trainer, truth: Tensor, transition: Tensor, draws: int | None) -> None:
-        self.trainer, self.truth, self.transition, self.draws = trainer, truth, transition, draws
-
-    def measure(self, name: str, config: Config, x: Tensor, index: Tensor, step: int) -> Moments:
-        """Mix the batch x [B, ...] of the examples at ``index`` int [B] by the named method, and measure."""
-        task, loss = self.trainer.task, LOSSES[config.training.loss]
-        random = generator(config.seed, "gradients-mix", step, device=x.device)
-        mix = name.removesuffix(NOISE_FREE)
-        mixer = build_mixer(config.with_(mix=mix), task, None)
-        batch = mixed(mixer, x, self.truth[index], self._group(mix, index), random)
-        options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE)}
-        options["loss_transition"] = task.loss_transition
-        if self.draws is None:
-            return exact(self.trainer.model, loss, batch, self.transition, **options)
-        return sampled(self.trainer.model, loss, batch, self.transition, self.draws, random, **options)
-
-    def _group(self, mix: str, index: Tensor) -> Tensor | None:
-        groups = {"nothing": None, "clusters": self.trainer.task.cluster, "truth": self.truth}
-        group = groups[MIXED_WITHIN[mix]]
-        return None if group is None else group[index]
-
-
-def _row(step: int, name: str, config: Config, found: Moments) -> dict[str, Any]:
-    values = {f"oracle_{field}": float(value) for field, value in found._asdict().items()}
-    return {"step": step, "method": name, "loss": config.training.loss, **values}
+def _measure(
+    name: str,
+    config: Config,
+    trainer: Trainer,
+    x: Tensor,
+    truth: Tensor,
+    index: Tensor,
+    transition: Tensor,
+    draws: int | None,
+    random: torch.Generator,
+) -> Moments:
+    """Mix the batch x [B, ...] of the examples at ``index`` int [B] with the named method, and measure."""
+    task, mix, loss = trainer.task, name.removesuffix(NOISE_FREE), LOSSES[config.training.loss]
+    within = {"nothing": None, "clusters": task.cluster, "truth": truth}[MIXED_WITHIN[mix]]
+    mixer = build_mixer(config.with_(mix=mix), task)
+    batch = mixed(mixer, x, truth[index], None if within is None else within[index], random)
+    options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE), "loss_transition": task.loss_transition}
+    if draws is None:
+        return exact(trainer.model, loss, batch, transition, **options)
+    return sampled(trainer.model, loss, batch, transition, draws, random, **options)
 
 
 def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tensor) -> Tensor:
-    """How the labels of this task arise, [K, K]: counted from the true labels where they came with the data."""
+    """How the labels of this task are drawn, [K, K]: counted with the true labels if they came with the data."""
     most = int(task.excluded.sum(1).max())
     if most != 1:
         raise UserError(f"The gradient study draws one label per example, but here examples have up to {most}.")
@@ -351,60 +367,44 @@ def _label_transition(config: Config, dataset: Dataset, task: Task, truth: Tenso
 
 
 def _batch(config: Config, examples: int, step: int) -> Tensor:
-    """The examples of a step: int [B]. Every epoch has an order of its own; the last partial batch is dropped."""
+    """The examples of a step, int [B]. Every epoch has its own order; the last partial batch is dropped."""
     size = config.training.batch
     epoch, place = divmod(step, examples // size)
     order = torch.randperm(examples, generator=generator(config.seed, "gradients-order", epoch))
     return order[place * size : (place + 1) * size]
 
 
-METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
-MEASUREMENTS = 100  # along a training, at most
-FIGURES = {"oracle_mse": "MSE", "oracle_bias_squared": "bias²", "oracle_variance": "variance"}
+def run(config: Config, store: Path, protocol: Protocol, draws: int, device: str) -> Path:
+    """Measure all methods during one training and write them to a file in the store, unless it exists.
 
+    Args:
+        config: the setting and seed.
+        store: where the file is written.
+        protocol: recorded in the file.
+        draws: label draws per measurement; 0: exact, for networks without batch norm.
+        device: where to compute.
 
-def run(config: Config, store: Path, protocol: str, draws: int, device: str) -> Path:
-    """Measure all methods along a training by true labels -> the file; one that is there is left as it is.
-
-    draws: of labels, for each measurement; 0: exact, which networks with batch norm do not allow.
+    Returns:
+        The file.
     """
-    path = (
-        store / "gradients" / f"gradients-{config.dataset.data}-{protocol}-{config.hash()[:12]}-seed{config.seed}.json"
-    )
+    name = f"gradients-{config.dataset.data}-{protocol}-{config.hash()[:12]}-seed{config.seed}.json"
+    path = store / "gradients" / name
     if path.exists():
-        read(path)
+        read_measurement(path)
         return path
     started, where = time.time(), Engine.of(device).device
     steps = config.training.epochs * (len(training_truth(config)) // config.training.batch)
     every = max(1, steps // MEASUREMENTS)
-    rows = study(config, methods=METHODS, steps=steps, every=every, draws=draws or None, device=str(where))
+    rows = study(config, steps=steps, every=every, draws=draws or None, device=str(where))
     content = {
         "gradients": rows,
         "protocol": protocol,
         "draws": draws,
-        "settings": asdict(config),
-        "seconds": time.time() - started,
+        "config": asdict(config),
+        "seconds": round(time.time() - started, 3),
         "device": device_name(where),
         "versions": versions(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, (json.dumps(content) + "\n").encode())
+    atomic_write(path, json.dumps(content, sort_keys=True) + "\n")
     return path
-
-
-def files(stores: Sequence[Path]) -> list[Path]:
-    """All files of this study in some stores."""
-    return [path for store in stores for path in sorted(store.rglob("gradients-*.json"))]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The content of such a file, checked."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for row in content["gradients"]:
-            row["step"], row["method"], [float(row[name]) for name in FIGURES]
-        settings = content["settings"]
-        content["protocol"], settings["dataset"]["data"], int(settings["seed"]), int(settings["training"]["epochs"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); delete it, and run 'cll paper gradients' again.") from None
-    return content

@@ -1,9 +1,9 @@
-"""Studies as cells of a sweep; what they cost; and their results as small files to be kept.
+"""Runs of studies: cells of a sweep, stored results, and their export to small files.
 
-The runs of a store, found by what they are: any number of seeds of one setting under one protocol.
+Results are found by what they are: all seeds of one setting under one protocol, wherever and for which study they were
+run. A store is a folder of a sweep (``runs/paper``) or of exported results (``results/paper``). Noise ratios and
+gradients are measured without training a classifier; they are files ``noise-*.json`` and ``gradients-*.json`` in it.
 """
-
-from __future__ import annotations
 
 import functools
 import json
@@ -13,26 +13,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from complementary.config import MIXED_WITHIN, Config
+from complementary.config import MIXED_WITHIN, Config, options_of
+from complementary.data.selection import count_examples
 from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
 from complementary.files import atomic_write
-from complementary.paper import gradients, noise
-from complementary.paper.protocols import Protocol, Setting, config_of, examples, with_assignments
-from complementary.paper.studies import Entry, Study
+from complementary.paper.protocols import CLUSTERED, COMMON, config_of, with_assignments
+from complementary.paper.studies import Entry, Protocol, Setting, Study
 from complementary.reports.tables import Spread
-from complementary.sweeps.grid import HOMES, Cell
+from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import OPTIONS, Damaged, Row, read_result, read_results, show
+
+GRADIENT_METRICS = {"oracle_mse": "MSE", "oracle_bias_squared": "bias²", "oracle_variance": "variance"}
+
+# --- cells ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Amount:
-    """How much of each entry is wanted, and whence its clusters come."""
+class RunSettings:
+    """How often and how long settings are run."""
 
     seeds: int = 3
-    epochs: int = 300
-    pretrain_epochs: int = 800
+    epochs: int = COMMON["epochs"]
+    pretrain_epochs: int = CLUSTERED["pretrain_epochs"]
     assignments: Path | None = None
+    """Folder of stored clusters, which are used where they fit."""
 
     def config(self, entry: Entry, protocol: Protocol, seed: int = 0) -> Config:
         """The configuration of one run."""
@@ -43,304 +48,265 @@ class Amount:
 
 
 def cells_of(
-    studies: Iterable[Study], protocol: Protocol, amount: Amount, where: Mapping[str, Sequence[Any]] | None = None
+    studies: Iterable[Study],
+    protocol: Protocol,
+    settings: RunSettings,
+    where: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Cell]:
-    """All runs of these studies, each once, in the order of seeds; ``where``: option -> values that count."""
+    """All runs of some studies, each once, ordered by seed; ``where``: option -> values, all of which must match."""
     found: dict[str, Cell] = {}
-    for seed in range(amount.seeds):
-        for entry in (entry for study in studies for entry in study.entries):
-            config = amount.config(entry, protocol, seed)
-            if _matches(config, where or {}):
-                cell = Cell(config, f"{name_of(entry)} {protocol} seed={seed}")
+    entries = [entry for study in studies for entry in study.entries]
+    for seed in range(settings.seeds):
+        for entry in entries:
+            config = settings.config(entry, protocol, seed)
+            options = config.flat()
+            if all(options[name] in values for name, values in (where or {}).items()):
+                cell = Cell(config, f"{entry.name} {protocol} seed={seed}")
                 found.setdefault(cell.key, cell)
     if not found:
         asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
-        raise UserError(
-            f"No cell of the study is as --where asks ({asked}); see them with 'cll paper show NAME --blank'."
-        )
+        raise UserError(f"No setting of the study matches {asked}.", "where")
     return list(found.values())
 
 
-def name_of(entry: Entry) -> str:
-    """For people: ``cifar10 ρ=100 s-nl icm``."""
-    s = entry.setting
-    parts = [s.data, *([f"ρ={s.tail:g}"] if s.tail > 1 else []), *([f"bias={s.bias:g}"] if s.bias > 1 else [])]
-    return " ".join([*parts, s.loss, *([entry.group] if entry.group else []), entry.method])
+def estimated_minutes(config: Config, rows: Iterable[Row]) -> float | None:
+    """Estimate the minutes that one cell takes, at the mean speed of stored runs with the same network.
 
-
-def _matches(config: Config, where: Mapping[str, Sequence[Any]]) -> bool:
-    options = config.flat()
-    return all(options[name] in values for name, values in where.items())
-
-
-# --- how far, and how long ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A study under one protocol: entries with at least one run, runs of those wanted, seeds, minutes spent.
-
-    ``left``: minutes that the missing runs will take at the measured speed, encoders aside; None if no speed is known.
+    Runs with the same mixer count, if there are some. None if no run has this network.
     """
-
-    entries: int
-    started: int
-    runs: int
-    wanted: int
-    seeds: tuple[int, int]
-    epochs: tuple[int, ...]
-    minutes: float
-    left: float | None
+    known = [row for row in rows if row["model"] == config.network.model and row.get("images_per_second")]
+    alike = [row for row in known if row["mix"] == config.mixing.mix] or known
+    if not alike:
+        return None
+    training = config.training
+    steps = training.epochs * (round(count_examples(config) * (1 - config.dataset.holdout)) // training.batch)
+    return steps * training.batch / statistics.fmean(row["images_per_second"] for row in alike) / 60
 
 
-def progress(
-    study: Study, results: Results, protocol: Protocol, amount: Amount, stores: Sequence[Path] = ()
-) -> Progress:
-    """How far a study is, ``amount`` being what is wanted; that of gradients is in files of its own in ``stores``."""
-    if study.runner == "gradients":
-        return _of_gradients(study, stores, protocol, amount, results.epochs)
-    known = results.of(study, protocol)
-    counts = [len(runs.seeds) for runs in known.values()]
-    rows = {row["config_hash"]: row for runs in known.values() for row in runs.rows}
-    missing = {entry: amount.seeds - len(runs.seeds) for entry, runs in known.items() if len(runs.seeds) < amount.seeds}
-    return Progress(
-        len(counts),
-        sum(count > 0 for count in counts),
-        sum(min(count, amount.seeds) for count in counts),
-        len(counts) * amount.seeds,
-        (min(counts), max(counts)),
-        tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
-        sum(row.get("train_seconds") or row.get("seconds") or 0.0 for row in rows.values()) / 60,
-        _left(missing, results, protocol, amount) if study.runner == "training" else _left_to_count(missing, results),
-    )
+# --- stored results -------------------------------------------------------------------------------------------------
 
-
-def _of_gradients(
-    study: Study, stores: Sequence[Path], protocol: Protocol, amount: Amount, epochs: int | None
-) -> Progress:
-    """Each dataset and seed once, wherever its file lies; ``epochs``: only those of that length."""
-    found: dict[tuple[str, int, int], float] = {}
-    for content in map(gradients.read, gradients.files(stores)):
-        settings, length = content["settings"], int(content["settings"]["training"]["epochs"])
-        if content["protocol"] == protocol and epochs in (None, length):
-            key = (settings["dataset"]["data"], int(settings["seed"]), length)
-            found[key] = float(content.get("seconds") or 0.0)
-    seeds: dict[str, set[int]] = {entry.setting.data: set() for entry in study.entries}
-    for data, seed, _ in found:
-        seeds.setdefault(data, set()).add(seed)
-    counts, spent = [len(each) for each in seeds.values()], sum(found.values()) / 60
-    runs, wanted = sum(min(count, amount.seeds) for count in counts), len(counts) * amount.seeds
-    return Progress(
-        len(counts),
-        sum(count > 0 for count in counts),
-        runs,
-        wanted,
-        (min(counts), max(counts)),
-        tuple(sorted({length for _, _, length in found})),
-        spent,
-        (wanted - runs) * spent / len(found) if found else None,
-    )
-
-
-def _left_to_count(missing: dict[Entry, int], results: Results) -> float | None:
-    """Minutes for so many noise ratios of each entry; None if none was counted yet."""
-    seconds = [row["seconds"] for row in results.measured]
-    if not missing or not seconds:
-        return None if missing else 0.0
-    return sum(missing.values()) * statistics.fmean(seconds) / 60
-
-
-def _left(missing: dict[Entry, int], results: Results, protocol: Protocol, amount: Amount) -> float | None:
-    """Minutes for so many runs of each entry; None if the speed of one is not known."""
-    total, speeds = 0.0, _speeds(results)
-    for entry, count in missing.items():
-        one = minutes(amount.config(entry, protocol), speeds) if speeds else None
-        if one is None:
-            return None
-        total += count * one
-    return total
-
-
-def _speeds(results: Results) -> dict[tuple[str, ...], float]:
-    """Images per second by network and mixer, and by network alone."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    for row in results.rows:
-        if row.get("images_per_second"):
-            for key in ((row["model"], row["mix"]), (row["model"],)):
-                found.setdefault(key, []).append(row["images_per_second"])
-    return {key: statistics.fmean(values) for key, values in found.items()}
-
-
-def minutes(config: Config, speeds: Mapping[tuple[str, ...], float]) -> float | None:
-    """How long one run takes at the speed of runs of the same network (and mixer, if there are some)."""
-    model, training = config.network.model, config.training
-    speed = speeds.get((model, config.mixing.mix)) or speeds.get((model,))
-    steps = training.epochs * (round(examples(config) * (1 - config.dataset.holdout)) // training.batch)
-    return None if speed is None else steps * training.batch / speed / 60
-
-
-# --- results to keep ----------------------------------------------------------------------------------
-
-
-def export(store: Path, to: Path) -> list[Path]:
-    """Copy the result of every run in ``store`` to a small file in ``to`` -> the files."""
-    if not store.exists():
-        raise UserError(f"There is no store {store}; name the folder of a 'cll paper' run with --store.")
-    results = {_file_name(content): content for content in map(read_result, sorted(store.glob("runs/*/result.json")))}
-    results |= {path.name: gradients.read(path) for path in gradients.files([store])}
-    results |= {path.name: noise.read(path) for path in noise.files([store])}
-    if not results:
-        raise UserError(f"There is no finished run in {store} to export.")
-    to.mkdir(parents=True, exist_ok=True)
-    for name, content in results.items():
-        atomic_write(to / name, (json.dumps(content, sort_keys=True) + "\n").encode())
-    return [to / name for name in results]
-
-
-def _file_name(result: dict[str, Any]) -> str:
-    """``cifar10-rho100-s-nl-icm-3f2a91c0d4e5-seed0.json``; the digits are those of its configuration."""
-    config = result["config"]
-    source, method = config["dataset"], f"{config['training']['loss']}-{config['mixing']['mix']}"
-    key = f"{result['config_hash'][:12]}-seed{config['seed']}"
-    return f"{source['data']}-rho{source['long_tail']:g}-{method}-{key}.json"
-
-
-STORES = (Path("runs/paper"), Path("results/paper"))
-# options that may differ between runs of one setting; runs that differ in them are never averaged
-HOW = {"epochs": 1, "assignments": None, "pretrain_epochs": 1, "encoder_seed": None}
-GROUPING = tuple(name for name, home in HOMES.items() if home == "cluster")
+# Runs of one setting may differ in these options; such runs are never averaged.
+_REPLACED: dict[str, Any] = {"seed": 0, "epochs": 1, "assignments": None, "pretrain_epochs": 1, "encoder_seed": None}
+_CLUSTER_OPTIONS = {
+    name: getattr(Config().cluster, name) for name, home in options_of(Config).items() if home == "cluster"
+}
 
 
 def identity(config: Config) -> str:
-    """A name for what is tried: that of the configuration without seed, length and origin of the clusters."""
-    options = {"seed": 0} | {name: value for name, value in HOW.items() if name in HOMES}
-    if config.mixed_within != "clusters":
-        options |= {name: getattr(Config().cluster, name) for name in GROUPING}
-    return config.with_(**options).hash()
+    """A hash of what is tried: the configuration without seed, length of the training and origin of the clusters."""
+    unused = {} if config.mixed_within == "clusters" else _CLUSTER_OPTIONS
+    return config.with_(**(unused | _REPLACED)).hash()
 
 
 @functools.lru_cache(maxsize=10_000)
-def wanted(setting: Setting, protocol: Protocol) -> str:
-    """The identity of a setting's runs."""
+def _identity_of(setting: Setting, protocol: Protocol) -> str:
     return identity(config_of(setting, protocol))
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one setting that differ in their seed only; ``others``: how many there are of other kinds."""
+    """Runs of one setting that differ only in their seed."""
 
     rows: tuple[Row, ...] = ()
-    others: int = 0
 
-    def values(self, figure: str) -> list[float]:
-        """A figure of every run that has it, as a fraction."""
-        return [float(row[figure]) for row in self.rows if row.get(figure) is not None]
+    def values(self, metric: str) -> list[float]:
+        """A metric of every run that has it, as a fraction."""
+        return [float(row[metric]) for row in self.rows if row.get(metric) is not None]
 
-    def spread(self, figure: str) -> Spread | None:
-        """Its mean and deviation; None if no run has it."""
-        values = self.values(figure)
+    def spread(self, metric: str) -> Spread | None:
+        """Mean and standard deviation of a metric; None if no run has it."""
+        values = self.values(metric)
         return Spread.of(values) if values else None
 
     @property
     def epochs(self) -> int | None:
-        """How long they were trained; None where that plays no part."""
+        """Length of the training; None for noise ratios, which do not depend on it."""
         epochs = self.rows[0]["epochs"] if self.rows else None
         return None if epochs is None else int(epochs)
 
     @property
     def seeds(self) -> set[int]:
-        """Their seeds."""
+        """The seeds."""
         return {int(row["seed"]) for row in self.rows}
+
+    def measurements(self) -> list[dict[str, Any]]:
+        """All measurements of gradients, one for each step and method."""
+        return [measured for row in self.rows for measured in json.loads(row["gradients"])]
 
 
 @dataclass(frozen=True)
 class Results:
-    """All runs of some stores; ``epochs``: only those that were trained so long, None: the longest ones.
-
-    ``measured``: noise ratios that were counted without any training.
-    """
+    """Everything in some stores: training runs, noise ratios counted without training, measurements of gradients."""
 
     rows: tuple[Row, ...] = ()
+    noise: tuple[Row, ...] = ()
+    gradients: tuple[Row, ...] = ()
     epochs: int | None = None
+    """Only runs of this length; None: for each setting the longest ones."""
     skipped: tuple[str, ...] = ()
-    measured: tuple[Row, ...] = ()
-    _known: dict[str, list[Row]] = field(default_factory=dict, repr=False)
-    _noise: dict[str, list[Row]] = field(default_factory=dict, repr=False)
+    """Messages about damaged files."""
+    _known: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+    _noise: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for rows, known in ((self.rows, self._known), (self.measured, self._noise)):
+        for rows, known in ((self.rows, self._known), (self.noise, self._noise)):
             for row in rows:
-                config = Config.of(**{name: row[name] for name in OPTIONS})
-                known.setdefault(identity(config), []).append(row)
-
-    def find(self, setting: Setting, protocol: Protocol) -> Runs:
-        """The runs of a setting: of the longest ones those of which there are most seeds."""
-        kinds: dict[tuple[Any, ...], list[Row]] = {}
-        known = self._known.get(wanted(setting, protocol), [])
-        for row in known:
-            if self.epochs in (None, row["epochs"]):
-                kinds.setdefault(_kind(row), []).append(row)
-        if not kinds:
-            return Runs(others=len(known))
-        best = max(kinds.values(), key=lambda rows: (rows[0]["epochs"], len(rows)))
-        return Runs(tuple(sorted(best, key=lambda row: int(row["seed"]))), len(known) - len(best))
-
-    def noise(self, setting: Setting, protocol: Protocol) -> Runs:
-        """What is known of a setting's noise ratio, once for each seed: counted alone, or by a run of any length.
-
-        Where clusters of several origins were used, those with most seeds count.
-        """
-        origins: dict[tuple[Any, ...], dict[int, Row]] = {}
-        name = wanted(setting, protocol)
-        for row in [*self._noise.get(name, []), *self._known.get(name, [])]:
-            if row.get("noise_ratio") is not None:
-                origins.setdefault(_origin(row), {}).setdefault(int(row["seed"]), row | {"epochs": None})
-        best = max(origins.values(), key=len, default={})
-        others = sum(len(seeds) for seeds in origins.values()) - len(best)
-        return Runs(tuple(best[seed] for seed in sorted(best)), others)
+                known.setdefault(identity(Config.of(**{name: row[name] for name in OPTIONS})), []).append(row)
 
     def of(self, study: Study, protocol: Protocol) -> dict[Entry, Runs]:
-        """The runs of each entry of a study; of the study of noise, its noise ratios."""
-        find = self.noise if study.runner == "noise" else self.find
+        """The runs of each entry of a study; for the study of noise, its noise ratios."""
+        find = {"training": self.find, "noise": self.find_noise, "gradients": self.find_gradients}[study.runner]
         return {entry: find(entry.setting, protocol) for entry in study.entries}
 
+    def find(self, setting: Setting, protocol: Protocol) -> Runs:
+        """The training runs of a setting: of the longest ones those with most seeds."""
+        kinds: dict[tuple[Any, ...], dict[int, Row]] = {}
+        for row in self._known.get(_identity_of(setting, protocol), []):
+            if self.epochs in (None, row["epochs"]):
+                kinds.setdefault((row["epochs"], *_origin(row)), {}).setdefault(int(row["seed"]), row)
+        _, best = max(kinds.items(), key=lambda kind: (kind[0][0], len(kind[1])), default=(None, {}))
+        return Runs(tuple(best[seed] for seed in sorted(best)))
 
-def _kind(row: Row) -> tuple[Any, ...]:
-    """How a run was made: its length, and the origin of its clusters."""
-    return (row["epochs"], *_origin(row))
+    def find_noise(self, setting: Setting, protocol: Protocol) -> Runs:
+        """The noise ratios of a setting, one for each seed: counted alone, or by a training run of any length.
+
+        If clusters of several origins were used, those with most seeds count.
+        """
+        origins: dict[tuple[Any, ...], dict[int, Row]] = {}
+        name = _identity_of(setting, protocol)
+        for row in [*self._noise.get(name, []), *self._known.get(name, [])]:
+            if row.get("oracle_noise_ratio") is not None:
+                origins.setdefault(_origin(row), {}).setdefault(int(row["seed"]), row | {"epochs": None})
+        best = max(origins.values(), key=len, default={})
+        return Runs(tuple(best[seed] for seed in sorted(best)))
+
+    def find_gradients(self, setting: Setting, protocol: Protocol) -> Runs:
+        """The measurements of gradients on a dataset."""
+        rows = [row for row in self.gradients if (row["data"], row["protocol"]) == (setting.data, protocol)]
+        return Runs(tuple(row for row in rows if self.epochs in (None, row["epochs"])))
 
 
 def _origin(row: Row) -> tuple[Any, ...]:
-    """Where clusters play a part, the file or the pretraining they came from."""
+    """Where the clusters of a run come from: a file or a pretraining; empty if it needs none."""
     if MIXED_WITHIN[row["mix"]] != "clusters":
         return ()
     if row["assignments"] is not None:
-        return (Path(row["assignments"]).name,)  # wherever the folder of that file lies
-    here = EncoderSpec.parse(row["encoder"]).is_pretrained_here
-    return (row["pretrain_epochs"], row.get("encoder_seed")) if here else ()
+        return (Path(row["assignments"]).name,)  # the folder does not matter
+    pretrained = EncoderSpec.parse(row["encoder"]).is_pretrained_here
+    return (row["pretrain_epochs"], row["encoder_seed"]) if pretrained else ()
 
 
-def read(stores: Sequence[Path] | None = None, epochs: int | None = None, skip_damaged: bool = False) -> Results:
-    """The runs in these stores; None: in the usual ones, if they are there."""
-    places: Sequence[Path] = [path for path in STORES if path.exists()] if stores is None else stores
-    for place in places:
-        if not place.exists():
-            raise UserError(f"There is no store {place}; name a folder of runs, or leave --store out.")
-    trained = read_results(list(places), skip_damaged)
-    measured, damaged = _measured(places, skip_damaged)
-    skipped = dict.fromkeys([*trained.skipped, *damaged])  # a file that is no JSON at all is named by both
-    return Results(tuple(trained.rows), epochs, tuple(skipped), tuple(measured))
+@dataclass(frozen=True)
+class Progress:
+    """How much of a study was run under one protocol."""
+
+    settings: int
+    started: int
+    """Settings with at least one run."""
+    runs: int
+    wanted: int
+    seeds: tuple[int, int]
+    """Smallest and largest number of seeds of a setting."""
+    epochs: tuple[int, ...]
+    minutes: float
 
 
-def _measured(places: Sequence[Path], skip_damaged: bool) -> tuple[list[Row], list[str]]:
-    """-> the noise ratios in these stores, each configuration once, and the sentences of damaged files."""
-    found, skipped = dict[str, Row](), []
-    for path in noise.files(places):
-        try:
-            row = noise.row_of(path)
-            found.setdefault(row["config_hash"], row)
-        except Damaged as error:
-            if not skip_damaged:
-                raise
-            skipped.append(error.fact)
-    return list(found.values()), skipped
+def progress(study: Study, results: Results, protocol: Protocol, seeds: int | None = None) -> Progress:
+    """Count the runs of a study; ``seeds`` are wanted of each entry, by default as many as the study says."""
+    known, wanted = results.of(study, protocol), seeds or study.seeds
+    counts = [len(runs.seeds) for runs in known.values()]
+    rows = {row["config_hash"]: row for runs in known.values() for row in runs.rows}
+    return Progress(
+        settings=len(counts),
+        started=sum(count > 0 for count in counts),
+        runs=sum(min(count, wanted) for count in counts),
+        wanted=len(counts) * wanted,
+        seeds=(min(counts), max(counts)),
+        epochs=tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
+        minutes=sum(row.get("train_seconds") or row.get("seconds") or 0.0 for row in rows.values()) / 60,
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def read(stores: Sequence[Path], epochs: int | None = None, skip_damaged: bool = False) -> Results:
+    """Read all results in some folders.
+
+    Args:
+        stores: The folders.
+        epochs: Only trainings of this length.
+        skip_damaged: Skip damaged files instead of raising `Damaged`.
+    """
+    trained = read_results(stores, skip_damaged)
+    skipped, rows = list(trained.skipped), dict[str, dict[str, Row]](noise={}, gradients={})
+    for kind, found in rows.items():
+        for path in measurement_files(stores, kind):
+            try:
+                row = read_measurement(path)
+                found.setdefault(row["config_hash"], row)
+            except Damaged as error:
+                if not skip_damaged:
+                    raise
+                skipped.append(error.fact)
+    noise, gradients = (tuple(found.values()) for found in rows.values())
+    return Results(tuple(trained.rows), noise, gradients, epochs, tuple(dict.fromkeys(skipped)))
+
+
+def measurement_files(stores: Sequence[Path], kind: str) -> list[Path]:
+    """The files of one kind (``noise`` or ``gradients``) in some stores."""
+    return [path for store in stores for path in sorted(store.rglob(f"{kind}-*.json"))]
+
+
+def read_measurement(path: Path) -> Row:
+    """Read a noise ratio or a measurement of gradients as a flat row, like that of a training run."""
+    content, config = _read_measurement(path)
+    facts = content.get("data", {}) | {name: content[name] for name in content if name not in ("config", "data")}
+    plain = {name: json.dumps(value) if isinstance(value, list) else value for name, value in facts.items()}
+    return config.flat() | plain | {"config_hash": config.hash(), "path": str(path.resolve())}
+
+
+def _read_measurement(path: Path) -> tuple[dict[str, Any], Config]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Damaged(path, f"it is not complete JSON ({error})") from None
+    try:
+        content["protocol"], content["device"], float(content["seconds"]), dict(content.get("data", {}))
+        if path.name.startswith("noise-"):
+            ratio = content["oracle_noise_ratio"]
+            if type(ratio) not in (int, float) or not 0 <= ratio <= 1:
+                raise ValueError(f"its oracle_noise_ratio is {ratio}, but it must be between 0 and 1")
+        else:
+            for row in content["gradients"]:
+                row["step"], row["method"], [float(row[name]) for name in GRADIENT_METRICS]
+        nested = content["config"]
+        inner = {name: value for part in nested.values() if isinstance(part, dict) for name, value in part.items()}
+        return content, Config.of(**inner, seed=nested["seed"])
+    except LookupError as error:
+        raise Damaged(path, f"it has no {error.args[0]}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Damaged(path, str(error).rstrip(".")) from None
+
+
+def export(store: Path, to: Path) -> list[Path]:
+    """Copy the result of every run in ``store``, and every measurement, to a small file in ``to``; return the files."""
+    if not store.exists():
+        raise UserError(f"There is no store {store}; name the folder of a study that was run.", "store")
+    results = {_file_name(content): content for content in map(read_result, sorted(store.glob("runs/*/result.json")))}
+    for kind in ("noise", "gradients"):
+        results |= {path.name: _read_measurement(path)[0] for path in measurement_files([store], kind)}
+    if not results:
+        raise UserError(f"There is no finished run in {store} to export.", "store")
+    to.mkdir(parents=True, exist_ok=True)
+    for name, content in results.items():
+        atomic_write(to / name, json.dumps(content, sort_keys=True) + "\n")
+    return [to / name for name in results]
+
+
+def _file_name(result: dict[str, Any]) -> str:
+    """``cifar10-rho100-s-nl-icm-3f2a91c0d4e5-seed0.json``; the digits are those of the configuration's hash."""
+    config = result["config"]
+    method = f"{config['training']['loss']}-{config['mixing']['mix']}"
+    place = f"{config['dataset']['data']}-rho{config['dataset']['long_tail']:g}"
+    return f"{place}-{method}-{result['config_hash'][:12]}-seed{config['seed']}.json"
