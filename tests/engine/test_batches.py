@@ -16,12 +16,11 @@ from complementary.data import Dataset, Split, load
 from complementary.data.rows import Rows
 from complementary.encoders.pretrain import Pretrainer
 from complementary.engine.backend import Engine
-from complementary.engine.batches import DEPTH, Ahead, pieces, too_large
-from complementary.engine.run_folder import loop
+from complementary.engine.batches import DEPTH, Prefetcher, pieces, should_stream
 from complementary.errors import UserError
 from complementary.rng import generator
-from complementary.training.run import run, start
-from complementary.training.task import prepare
+from complementary.training.run import build_trainer, run
+from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -59,20 +58,20 @@ def pictures(count=200):
 def test_pieces_come_in_the_order_of_the_plan(source, count):
     rows = Rows(source, torch.randperm(50, generator=generator(0, "rows"))[:30])
     plan = [torch.randint(30, (8 - i % 3,), generator=generator(i, "plan")) for i in range(count)]
-    found = [piece.clone() for piece in Ahead(rows, plan, 8, CPU)]
+    found = [piece.clone() for piece in Prefetcher(rows, plan, 8, CPU)]
     assert [f.tolist() for f in found] == [rows.whole()[index].tolist() for index in plan]
 
 
 def test_a_piece_stays_good_until_the_next_is_asked_for():
     plan = torch.arange(50).split(5)
-    for piece, index in zip(Ahead(Rows(IMAGES), plan, 5, CPU), plan, strict=True):
+    for piece, index in zip(Prefetcher(Rows(IMAGES), plan, 5, CPU), plan, strict=True):
         time.sleep(0.01)  # the thread goes on meanwhile, as far as it can
         assert torch.equal(piece, IMAGES[index])
 
 
 def test_the_thread_works_ahead_but_not_further_than_its_buffers():
     asked = []
-    ahead = Ahead(Rows(IMAGES), (asked.append(i) or torch.tensor([i]) for i in range(50)), 1, CPU)
+    ahead = Prefetcher(Rows(IMAGES), (asked.append(i) or torch.tensor([i]) for i in range(50)), 1, CPU)
     time.sleep(0.2)
     assert DEPTH <= len(asked) <= DEPTH + 1
     next(ahead)
@@ -83,7 +82,7 @@ def test_the_thread_works_ahead_but_not_further_than_its_buffers():
 
 @pytest.mark.parametrize("end", ["plan", "close", "drop", "drop unused"])
 def test_the_thread_ends_whatever_happens(end):
-    ahead = Ahead(Rows(IMAGES), torch.arange(50).split(10), 10, CPU)
+    ahead = Prefetcher(Rows(IMAGES), torch.arange(50).split(10), 10, CPU)
     if end != "drop unused":
         next(ahead)
     if end == "plan":
@@ -100,27 +99,27 @@ def test_what_goes_wrong_in_the_thread_reaches_the_caller_as_a_sentence():
         yield torch.tensor([1])
         raise OSError("the disk is gone\nand more")
 
-    ahead = Ahead(Rows(IMAGES), plan(), 1, CPU)
+    ahead = Prefetcher(Rows(IMAGES), plan(), 1, CPU)
     next(ahead)
     for _ in range(2):
         with pytest.raises(UserError, match=r"could not be read ahead \(the disk is gone\); are the data still"):
             next(ahead)
     with pytest.raises(UserError, match="out of range"):
-        next(Ahead(Rows(IMAGES), [torch.tensor([50])], 1, CPU))
+        next(Prefetcher(Rows(IMAGES), [torch.tensor([50])], 1, CPU))
 
 
 @pytest.mark.parametrize("ahead", [None, True])
 @pytest.mark.parametrize("index", [None, torch.arange(30).flip(0)], ids=["all", "some"])
 def test_pieces_are_the_whole_in_parts(ahead, index):
     rows = Rows(IMAGES, index)
-    assert torch.equal(torch.cat([p.clone() for p in pieces(rows, CPU, 7, ahead)]), rows.whole())
+    assert torch.equal(torch.cat([p.clone() for p in chunks(rows, CPU, 7, ahead)]), rows.whole())
     assert bool(feeding()) <= bool(ahead)
 
 
 def test_pieces_of_large_images_are_smaller():
     large = Rows(torch.zeros(1).expand(5000, 2**20))  # 4 MiB each
-    assert len(next(iter(pieces(large.take(slice(0, 100)), CPU)))) == 64
-    assert len(next(iter(pieces(IMAGES, CPU)))) == 50
+    assert len(next(iter(chunks(large.take(slice(0, 100)), CPU)))) == 64
+    assert len(next(iter(chunks(IMAGES, CPU)))) == 50
 
 
 # --- when -----------------------------------------------------------------------------------------
@@ -128,20 +127,20 @@ def test_pieces_of_large_images_are_smaller():
 
 def test_inputs_are_streamed_when_told_or_when_they_need_half_of_the_card(monkeypatch):
     parts = (Rows(IMAGES), IMAGES, None)
-    assert too_large(parts, STREAM)
-    assert not too_large(parts, Engine.choose("cpu"))
-    assert not too_large(parts, Engine.choose("cpu", stream="never"))
+    assert should_stream(parts, STREAM)
+    assert not should_stream(parts, Engine.choose("cpu"))
+    assert not should_stream(parts, Engine.choose("cpu", stream="never"))
     card = Engine(torch.device("cuda"), "bf16")
     for free, streamed in ((4 * IMAGES.nbytes, False), (4 * IMAGES.nbytes - 2, True)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 10**12))
-        assert too_large(parts, card) == streamed
-    assert not too_large(parts, replace(card, stream="never"))
+        assert should_stream(parts, card) == streamed
+    assert not should_stream(parts, replace(card, stream="never"))
 
 
 def test_on_a_cpu_the_inputs_are_not_copied():
     dataset = pictures()
     for engine in (Engine.choose("cpu"), STREAM):
-        trainer = start(Config.of(mix="none", model="linear", batch=20), engine, dataset)
+        trainer = build_trainer(Config.of(mix="none", model="linear", batch=20), engine, dataset)
         assert trainer.task.train.source is dataset.train.inputs
         assert "inputs" not in vars(trainer.task), "nobody asked for a copy"
 
@@ -157,7 +156,7 @@ def test_a_large_memory_map_stays_on_the_disk(tmp_path, in_child, stream):
     def work():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         config = Config.of(mix="none", model="linear", batch=64, holdout=0.01, long_tail=2.0)
-        trainer = start(config, Engine.choose("cpu", stream=stream), dataset)
+        trainer = build_trainer(config, Engine.choose("cpu", stream=stream), dataset)
         for _ in range(5):
             trainer.advance()
         trainer.evaluate()
@@ -197,23 +196,23 @@ def test_vectors_are_streamed_too():
 @pytest.mark.parametrize("stop", [0, 3, 4, 7])
 def test_a_streamed_training_goes_on_exactly_where_a_resident_one_stopped(stop):
     config = Config.of(mix="icm", clusters=20, restarts=1, batch=256, epochs=2)
-    task = prepare(config)
+    task = build_task(config)
     whole, half, resumed = (Trainer(config, task, engine) for engine in ("cpu", "cpu", STREAM))
     for _ in range(stop):
         half.advance()
     for _ in range(2):  # its thread is somewhere else by now
         resumed.advance()
     resumed.restore(*half.state())
-    loop(whole)
-    loop(resumed)
+    whole.run()
+    resumed.run()
     a, b = whole.state()[0], resumed.state()[0]
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert whole.history == resumed.history
 
 
 def test_examples_outside_of_the_plan_are_fetched_at_once():
-    trainer, index = start(Config.of(mix="none", batch=64), STREAM), torch.tensor([9, 0, 700])
-    wanted = start(Config.of(mix="none", batch=64), "cpu").load(index, None)
+    trainer, index = build_trainer(Config.of(mix="none", batch=64), STREAM), torch.tensor([9, 0, 700])
+    wanted = build_trainer(Config.of(mix="none", batch=64), "cpu").load(index, None)
     assert all(torch.equal(a, b) for a, b in zip(trainer.load(index, None), wanted, strict=True))
 
 
@@ -221,7 +220,7 @@ def test_partners_from_the_whole_set_need_resident_inputs():
     with pytest.raises(
         UserError, match=r"--partners-from dataset\) need inputs that lie on the device.*--stream never"
     ):
-        start(Config.of(mix="icm", partners_from="dataset", clusters=5, restarts=1), STREAM)
+        build_trainer(Config.of(mix="icm", partners_from="dataset", clusters=5, restarts=1), STREAM)
 
 
 @pytest.mark.parametrize("encoder", ["simsiam", "byol"])
@@ -229,7 +228,7 @@ def test_streamed_pretraining_is_the_same(encoder):
     config = PretrainConfig(encoder=encoder, epochs=2, batch=512, long_tail=1.5, probe_every=1)
     jobs = [Pretrainer(config, load("digits"), engine) for engine in ("cpu", STREAM)]
     for job in jobs:
-        loop(job)
+        job.run()
     a, b = (job.state()[0] for job in jobs)
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert jobs[0].history == jobs[1].history
@@ -265,7 +264,7 @@ def test_pieces_arrive_whole_while_the_card_is_busy_with_earlier_ones(rest):
     source = torch.randint(256, (512, 3, 64, 64), dtype=torch.uint8, generator=generator(0, "x"))
     plan = [torch.randint(512, (64,), generator=generator(i, "plan")) for i in range(40)]
     sums = []
-    for piece in Ahead(Rows(source), plan, 64, torch.device("cuda")):
+    for piece in Prefetcher(Rows(source), plan, 64, torch.device("cuda")):
         torch.cuda._sleep(rest)
         sums.append(piece.long().flatten(1).sum(1))
     assert torch.equal(torch.stack(sums).cpu(), torch.stack([source[i].long().flatten(1).sum(1) for i in plan]))
@@ -279,7 +278,7 @@ def test_on_a_card_a_streamed_captured_step_has_the_same_bits(compile):
         trainers, replayed = [], []
         for stream in ("never", "always"):
             engine = Engine.choose("cuda", compile=compile, deterministic=True, stream=stream)
-            trainers.append(start(config, engine, pictures()))
+            trainers.append(build_trainer(config, engine, pictures()))
             loop(trainers[-1], progress=lambda job: replayed.append(job.run_step.graph is not None))
             assert replayed[-1], "until the job lets its graphs go"
     finally:

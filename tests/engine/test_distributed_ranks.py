@@ -18,13 +18,12 @@ from complementary.encoders.pretrain import Pretrainer, pretrain
 from complementary.engine.backend import Engine
 from complementary.engine.backend import distributed as ranks
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup, joined, local_device
-from complementary.engine.run_folder import loop
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
-from complementary.training.run import run, start
+from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
-from complementary.training.task import prepare
+from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks; they spare the import of torch
@@ -59,7 +58,7 @@ def in_two(tmp_path, in_child):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_example_belongs_to_one_process_and_all_take_as_many_steps(size):
     config = Config.of(mix="icm", clusters=5, restarts=1, batch=240)
-    task, jobs = prepare(config), []
+    task, jobs = build_task(config), []
     for rank in range(size):
         jobs.append(Trainer(config, task, "cpu", ProcessGroup(rank, size)))
     assert torch.cat([job.task.train.index for job in jobs]).sort().values.tolist() == task.train.index.tolist()
@@ -68,17 +67,17 @@ def test_every_example_belongs_to_one_process_and_all_take_as_many_steps(size):
         p = job.task
         assert torch.equal(p.inputs, task.inputs[rank::size])
         assert torch.equal(p.excluded, task.excluded[rank::size])
-        assert torch.equal(p.group, task.group[rank::size])
+        assert torch.equal(p.group, task.cluster[rank::size])
         assert (len(p.held) > 0, p.test_inputs is not None) == (rank == 0, rank == 0)
         assert (job.share, job.steps_per_epoch) == (240 // size, alone.steps_per_epoch)
         job._shuffle()
-        assert job.order.sort().values.tolist() == list(range(job.own_examples))
+        assert job.order.sort().values.tolist() == list(range(job.local_examples))
     assert not torch.equal(jobs[0].order[:9], jobs[1].order[:9])
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(UserError, match="A batch of 256 cannot be shared by 3 processes; pass --batch 255"):
-        start(Config.of(mix="none"), "cpu", processes=ProcessGroup(1, 3))
+        build_trainer(Config.of(mix="none"), "cpu", processes=ProcessGroup(1, 3))
 
 
 # --- the same mathematics -------------------------------------------------------------------------
@@ -89,7 +88,7 @@ def test_the_gradient_is_that_of_one_process_with_the_whole_batch(in_two, model)
     config = Config.of(mix="none", model=model, batch=64, epochs=1)
 
     def work(processes):
-        trainer = start(config, "cpu", processes=processes)
+        trainer = build_trainer(config, "cpu", processes=processes)
         index = generator_order(processes.rank)
         loss = trainer.step(index, torch.Generator())
         return loss, [p.grad for p in trainer.model.parameters()]
@@ -98,7 +97,7 @@ def test_the_gradient_is_that_of_one_process_with_the_whole_batch(in_two, model)
         return torch.randperm(640, generator=generator(rank, "some"))[:32]
 
     (loss, gradients), (other_loss, others) = in_two(work)
-    trainer = start(config, "cpu")
+    trainer = build_trainer(config, "cpu")
     both = torch.cat([2 * generator_order(0), 2 * generator_order(1) + 1])  # process r has examples r, r + 2, ...
     wanted = trainer.step(both, torch.Generator())
     assert float(loss) == float(other_loss) == pytest.approx(float(wanted), rel=1e-6)
@@ -110,9 +109,9 @@ def test_the_gradient_is_that_of_one_process_with_the_whole_batch(in_two, model)
 def test_the_loss_is_the_mean_over_the_labelled_examples_of_both(in_two):
     """Two have a partner in one process, five in the other: 2 / 7 and 5 / 7 of the weight."""
     config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=12)
-    task, groups = prepare(config), [[0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 1]]
+    task, groups = build_task(config), [[0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 1]]
     for rank, group in enumerate(groups):
-        task.group[rank:12:2] = torch.tensor(group)
+        task.cluster[rank:12:2] = torch.tensor(group)
 
     def work(processes):
         trainer = Trainer(config, task, "cpu", processes)
@@ -125,7 +124,7 @@ def test_the_loss_is_the_mean_over_the_labelled_examples_of_both(in_two):
         trainer = Trainer(config, task, "cpu", ProcessGroup(rank, 2))
         random = torch.Generator().manual_seed(rank)
         x, excluded = trainer.load(torch.arange(6), random)
-        x, soft = trainer.mixer(x, excluded, trainer.task.group[:6], generator=random)
+        x, soft = trainer.mixer(x, excluded, trainer.task.cluster[:6], generator=random)
         losses = LOSSES["s-nl"](trainer.model(x), soft)
         losses.sum().backward()
         sums.append(trainer.model.fc.weight.grad)
@@ -137,9 +136,9 @@ def test_the_loss_is_the_mean_over_the_labelled_examples_of_both(in_two):
 
 def test_black_images_count_as_in_one_process(in_two):
     config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=12, alone="black")
-    task = prepare(config)
-    task.group[:12] = torch.tensor([0, 1] * 2 + [2, 3, 4, 5, 6, 7, 8, 9])
-    task.group[2] = 11  # process 0: nobody has a partner; process 1: two have
+    task = build_task(config)
+    task.cluster[:12] = torch.tensor([0, 1] * 2 + [2, 3, 4, 5, 6, 7, 8, 9])
+    task.cluster[2] = 11  # process 0: nobody has a partner; process 1: two have
 
     def work(processes):
         return Trainer(config, task, "cpu", processes).step(torch.arange(6), torch.Generator().manual_seed(0))
@@ -157,7 +156,7 @@ def test_both_hold_the_same_network_after_every_step_with_averaged_statistics(in
     config = Config.of(mix="icm", model="cnn", clusters=20, restarts=1, batch=256, epochs=1)
 
     def work(processes):
-        trainer = start(config, "cpu", processes=processes)
+        trainer = build_trainer(config, "cpu", processes=processes)
         seen = []
         trainer.processes.average, real = (
             lambda network, *rest: seen.append(mean(network)) or real(network, *rest),
@@ -202,8 +201,8 @@ def test_streaming_changes_nothing_in_two_processes_either(in_two):
     def work(processes):
         histories = []
         for stream in ("never", "always"):
-            trainer = start(config, Engine.choose("cpu", stream=stream), processes=processes)
-            loop(trainer)
+            trainer = build_trainer(config, Engine.choose("cpu", stream=stream), processes=processes)
+            trainer.run()
             histories.append(([row["loss"] for row in trainer.history], trainer.model.state_dict()))
         return histories
 
@@ -219,7 +218,7 @@ def test_an_estimated_matrix_is_the_same_in_both(in_two):
     def work(processes):
         seen = []
         transitions.estimate_transition = lambda p, excluded: seen.append((len(p), len(excluded))) or real(p, excluded)
-        return start(config, "cpu", processes=processes).loss_transition, seen
+        return build_trainer(config, "cpu", processes=processes).loss_transition, seen
 
     (first, seen), (second, _) = in_two(work)
     assert seen == [(1293, 1293)], "the examples of both processes"
@@ -249,13 +248,13 @@ def test_pretraining_in_two_processes(in_two, tmp_path, encoder):
 
 def test_processes_with_different_networks_are_found(in_two):
     def work(processes):
-        trainer = start(Config.of(mix="none", seed=0), "cpu", processes=processes)
-        trainer.check_same()
+        trainer = build_trainer(Config.of(mix="none", seed=0), "cpu", processes=processes)
+        trainer.check_in_sync()
         if processes.rank == 1:
             with torch.no_grad():
                 trainer.model.fc.bias += 1e-6
         try:
-            trainer.check_same()
+            trainer.check_in_sync()
         except UserError as error:
             return str(error)
         return ""
@@ -280,7 +279,7 @@ def test_two_commands_that_differ_do_not_train_together(in_two, tmp_path):
 
 def test_a_checkpoint_is_for_as_many_processes():
     config = Config.of(mix="none", model="linear")
-    pair, alone = start(config, "cpu", processes=ProcessGroup(0, 2)), start(config, "cpu")
+    pair, alone = build_trainer(config, "cpu", processes=ProcessGroup(0, 2)), build_trainer(config, "cpu")
     with pytest.raises(UserError, match=r"started with 2 processes, but now there is 1; resume it with as many"):
         alone.restore(*pair.state())
     with pytest.raises(UserError, match=r"started with 1 process, but now there are 2; resume"):
@@ -361,13 +360,13 @@ def test_on_a_card_the_sum_over_processes_is_part_of_the_captured_step(tmp_path)
     card = torch.device("cuda:0")
     ranks.connect(0, 1, card, f"file://{tmp_path / 'store'}")
     try:
-        pair = start(config, Engine(card, "fp32"), processes=ProcessGroup(0, 2, card))
+        pair = build_trainer(config, Engine(card, "fp32"), processes=ProcessGroup(0, 2, card))
         for _ in range(8):
             pair.advance()
         assert pair.run_step.graph is not None
     finally:
         ranks.disconnect()
-    alone = Trainer(config.with_(batch=64), prepare(config).shard(ProcessGroup(0, 2)), Engine(card, "fp32"))
+    alone = Trainer(config.with_(batch=64), build_task(config).shard(ProcessGroup(0, 2)), Engine(card, "fp32"))
     alone.processes = pair.processes  # for its addresses
     alone.processes.average = lambda network, loss, weight: loss
     for _ in range(8):

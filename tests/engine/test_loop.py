@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from complementary.engine.backend import Engine
-from complementary.engine.loop import TrainingLoop, load_optimiser, named, optimiser_tensors
+from complementary.engine.loop import TrainingLoop, load_optimizer, named, optimizer_tensors
 from complementary.errors import UserError
 from complementary.rng import generator
 
 EXAMPLES, BATCH, EPOCHS = 10, 3, 4
 STEPS = EXAMPLES // BATCH
-OPTIMISERS = {
+OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, 0.1, fused=True),
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
     "plain": lambda p: torch.optim.SGD(p, 0.1),
@@ -25,27 +25,27 @@ OPTIMISERS = {
 class Line(TrainingLoop):
     """Fits one weight per feature; notes all that happens."""
 
-    def __init__(self, optimiser="adam", seed=0, poison=None):
+    def __init__(self, optimizer="adam", seed=0, poison=None):
         super().__init__("hash", seed, EPOCHS, BATCH, EXAMPLES, Engine.of("cpu"))
         self.x = torch.randn(EXAMPLES, 2, generator=generator(0, "x"))
         self.model = nn.Linear(2, 1)
         nn.init.ones_(self.model.weight)
         nn.init.zeros_(self.model.bias)
-        self.optimiser = OPTIMISERS[optimiser](self.model.parameters())
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.poison, self.events, self.seen, self.losses, self.drawn = poison, [], [], [], []
 
-    def open_epoch(self):
+    def on_epoch_start(self):
         self.events.append("open")
 
-    def before_step(self):
+    def on_step_start(self):
         self.events.append((self.epoch, self.step_in_epoch))
 
     def step(self, index, random):
         noise = torch.rand(len(index), 1, generator=random)
         loss = ((self.model(self.x[index]) - noise) ** 2).mean()
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         if self.poison is not None and (self.epoch, self.step_in_epoch) >= self.poison:
             loss = loss * math.nan
         self.seen.append(index.tolist())
@@ -61,11 +61,11 @@ class Line(TrainingLoop):
         return {"weight": float(self.model.weight.detach().sum())}
 
     def tensors(self):
-        return {f"model/{k}": v for k, v in self.model.state_dict().items()} | optimiser_tensors(self.optimiser)
+        return {f"model/{k}": v for k, v in self.model.state_dict().items()} | optimizer_tensors(self.optimizer)
 
     def load_tensors(self, tensors):
         self.model.load_state_dict(named("model", tensors))
-        load_optimiser(self.optimiser, tensors)
+        load_optimizer(self.optimizer, tensors)
 
 
 def advanced(steps, **options):
@@ -145,12 +145,12 @@ def test_seconds_only_grow():
     assert 0 < first < job.seconds
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("stop", range(EPOCHS * STEPS))
-def test_a_job_goes_on_exactly_from_any_step(optimiser, stop):
-    whole, _ = advanced(EPOCHS * STEPS, optimiser=optimiser)
-    half, _ = advanced(stop, optimiser=optimiser)
-    resumed = Line(optimiser)
+def test_a_job_goes_on_exactly_from_any_step(optimizer, stop):
+    whole, _ = advanced(EPOCHS * STEPS, optimizer=optimizer)
+    half, _ = advanced(stop, optimizer=optimizer)
+    resumed = Line(optimizer)
     resumed.restore(*kept(half))
     assert (resumed.epoch, resumed.step_in_epoch) == divmod(stop, STEPS)
     assert resumed.seconds == half.seconds
@@ -187,17 +187,17 @@ def test_the_first_bad_step_is_named_at_the_end_of_its_epoch(poison):
 def test_check_health_finds_a_bad_loss_at_once():
     job, _ = advanced(2, poison=(0, 1))
     with pytest.raises(UserError, match="epoch 1, step 2"):
-        job.check_health()
+        job.check_finite()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_bad_weight_is_found_though_the_loss_was_good(bad):
     job, _ = advanced(5)
-    job.check_health()
+    job.check_finite()
     with torch.no_grad():
         job.model.bias.fill_(bad)
     with pytest.raises(UserError, match=r"epoch 2, step 2 \(step 5 in all\).*Try a lower --lr"):
-        job.check_health()
+        job.check_finite()
 
 
 # --- tensors by name ----------------------------------------------------------------------------------
@@ -205,45 +205,45 @@ def test_a_bad_weight_is_found_though_the_loss_was_good(bad):
 
 def test_named_takes_what_is_under_a_head_and_nothing_that_only_begins_alike():
     a, b, c = torch.zeros(3).split(1)
-    assert named("model", {"model/fc.bias": a, "models/x": b, "optimiser/0/model/": c}) == {"fc.bias": a}
+    assert named("model", {"model/fc.bias": a, "models/x": b, "optimizer/0/model/": c}) == {"fc.bias": a}
     assert named("none", {"model/x": a}) == {}
 
 
-def stepped(optimiser, channels_last=False):
+def stepped(optimizer, channels_last=False):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
     for i, parameter in enumerate(network.parameters()):
         with torch.no_grad():
             parameter.copy_(torch.randn(parameter.shape, generator=generator(i, "weights")))
     network = network.to(memory_format=torch.channels_last) if channels_last else network
-    made = OPTIMISERS[optimiser](network.parameters())
+    made = OPTIMIZERS[optimizer](network.parameters())
     return network, made
 
 
-def take_step(network, optimiser, seed):
+def take_step(network, optimizer, seed):
     x = torch.randn(4, 3, 6, 6, generator=generator(seed, "x"))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     network(x).tanh().mean().backward()
-    optimiser.step()
+    optimizer.step()
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_an_optimiser_goes_on_exactly_from_its_tensors(optimiser, channels_last):
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimiser_goes_on_exactly_from_its_tensors(optimizer, channels_last):
     """Files hold contiguous tensors, whatever the memory format of the weights."""
-    network, made = stepped(optimiser, channels_last)
+    network, made = stepped(optimizer, channels_last)
     for seed in range(3):
         take_step(network, made, seed)
-    stored = {k: v.clone(memory_format=torch.contiguous_format) for k, v in optimiser_tensors(made).items()}
-    assert all(name.startswith("optimiser/") for name in stored)
-    assert bool(stored) == (optimiser != "plain")
-    other, again = stepped(optimiser, channels_last)
+    stored = {k: v.clone(memory_format=torch.contiguous_format) for k, v in optimizer_tensors(made).items()}
+    assert all(name.startswith("optimizer/") for name in stored)
+    assert bool(stored) == (optimizer != "plain")
+    other, again = stepped(optimizer, channels_last)
     other.load_state_dict(network.state_dict())
-    load_optimiser(again, stored)
+    load_optimizer(again, stored)
     for seed in range(3, 6):
         take_step(network, made, seed)
         take_step(other, again, seed)
     for a, b in zip(network.parameters(), other.parameters(), strict=True):
         assert bool(torch.isfinite(a).all())
         assert torch.equal(a, b)
-    assert optimiser_tensors(made).keys() == optimiser_tensors(again).keys()
-    assert all(torch.equal(v, optimiser_tensors(again)[k]) for k, v in optimiser_tensors(made).items())
+    assert optimizer_tensors(made).keys() == optimizer_tensors(again).keys()
+    assert all(torch.equal(v, optimizer_tensors(again)[k]) for k, v in optimizer_tensors(made).items())

@@ -1,21 +1,93 @@
-"""The engine. Real captures need a GPU; the bookkeeping is tested on a stand-in that records and replays."""
+"""Device, precision, compilation, capture and packing.
+
+Real captures need a GPU; the bookkeeping is tested with a fake one that records and replays.
+"""
 
 import contextlib
 import copy
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from complementary import __version__
 from complementary.config import Config
-from complementary.engine.backend import WARM_UP, Captured, Engine, lane
-from complementary.engine.backend import backend as module
-from complementary.engine.run_folder import loop
+from complementary.engine import backend
+from complementary.engine.backend import (
+    WARM_UP,
+    Captured,
+    Engine,
+    choose_device,
+    device_name,
+    lane,
+    together,
+    versions,
+)
 from complementary.errors import UserError
-from complementary.training.run import start
+from complementary.training.run import build_trainer, run
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("there", "chosen"), [(True, "cuda"), (False, "cpu")])
+def test_choose_device_auto_prefers_a_gpu(monkeypatch, there, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert choose_device("auto") == torch.device(chosen)
+
+
+def test_choose_device_cpu_with_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["abacus", "", "cuda:99", "cpu:x", "Auto"])
+def test_choose_device_refuses_an_unavailable_device(name):
+    with pytest.raises(UserError, match="not available") as caught:
+        choose_device(name)
+    assert repr(name) in str(caught.value)
+    assert caught.value.option == "device"
+
+
+def test_device_name_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA H200 number {device.index}")
+    assert device_name(torch.device("cuda", 1)) == "NVIDIA H200 number 1"
+
+
+def test_versions():
+    assert versions() == {
+        "complementary": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+    assert json.loads(json.dumps(versions())) == versions()
+
+
+def test_import_sets_the_spin_count_of_openmp():
+    code = "import os, complementary; print(os.environ.get('GOMP_SPINCOUNT'))"
+    for given, wanted in (({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")):
+        clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+        done = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True)
+        assert done.stdout.strip() == wanted
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(1, "cpu (1 thread)"), (2, "cpu (2 threads)")])
+def test_device_name_of_a_cpu(monkeypatch, count, wanted):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert device_name(torch.device("cpu")) == wanted
+
+
+# --- the engine -----------------------------------------------------------------------------------
 
 
 def on_gpu(**options):
@@ -26,36 +98,36 @@ def double(x):
     return 2 * x
 
 
-def test_on_a_cpu_a_step_is_neither_compiled_nor_captured():
+def test_engine_runs_eagerly_on_a_cpu():
     engine = Engine.choose("cpu")
     assert engine == Engine(CPU, "fp32") == Engine.of("cpu") == Engine.of(CPU) == Engine.of(engine)
     assert engine.captured(double) is double
     assert engine.compiled(double) is double
 
 
-def test_compiling_and_capturing_can_be_switched_off_on_a_gpu():
+def test_engine_compile_and_capture_can_be_switched_off():
     assert on_gpu(compile=False).compiled(double) is double
     assert on_gpu(capture=False).captured(double) is double
 
 
-def test_a_function_is_compiled_once_whichever_engine_asks():
+def test_compiled_is_cached_per_function():
     assert on_gpu().compiled(double) is on_gpu(deterministic=True).compiled(double)
 
 
 @pytest.mark.parametrize(("precision", "wanted"), [("auto", False), ("fp32", False), ("bf16", True)])
-def test_precision_on_a_cpu_is_full_unless_asked(precision, wanted):
+def test_autocast_precision_on_a_cpu(precision, wanted):
     x = torch.ones(2, 2)
     with Engine.choose("cpu", precision).autocast():
         assert (x @ x).dtype == (torch.bfloat16 if wanted else torch.float32)
 
 
-def test_an_unknown_precision_is_a_sentence():
+def test_engine_refuses_an_unknown_precision():
     with pytest.raises(UserError, match=r"The precision 'fp16' is not known; choose one of: auto, bf16"):
         Engine.choose("cpu", "fp16")
 
 
 class Uncompilable:
-    """Stands for torch.compile's product where the compiler fails."""
+    """A result of torch.compile that fails."""
 
     def __init__(self, function, **options):
         self.calls = 0
@@ -64,31 +136,31 @@ class Uncompilable:
         raise RuntimeError("no Triton here\nmany more lines")
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_with_one_warning(monkeypatch):
+def test_compiled_falls_back_with_one_warning(monkeypatch):
     monkeypatch.setattr(torch, "compile", Uncompilable)
-    fused = module.Fused(double)
+    fused = backend.Compiled(double)
     with pytest.warns(UserWarning, match="could not be compiled and runs eagerly: no Triton here$"):
         assert fused(4) == 8
     assert fused(5) == 10  # a second warning would be an error
 
 
-def test_a_mistake_in_the_function_is_not_taken_for_one_of_the_compiler(monkeypatch):
+def test_compiled_raises_errors_of_the_function(monkeypatch):
     monkeypatch.setattr(torch, "compile", Uncompilable)
 
     def wrong(x):
         raise TypeError("a bug")
 
-    fused = module.Fused(wrong)
+    fused = backend.Compiled(wrong)
     for _ in range(2):
         with pytest.raises(TypeError, match="a bug"):
             fused(1)
 
 
-# --- a stand-in for the GPU: work is done at once, or recorded while a graph is being captured -------
+# --- a fake GPU: work is done at once, or recorded during capture ----------------------------------
 
 
 class Gpu:
-    """Runs what is launched, or records it into a graph; can refuse to record."""
+    """Runs kernels, or records them in a graph; can refuse to record."""
 
     def __init__(self, refuse=None):
         self.recording, self.refuse, self.log, self.lent = None, refuse, [], []
@@ -133,7 +205,7 @@ class Gpu:
 
 
 class Counter:
-    """A step whose effect is seen: it adds the batch to a total, and its loss is that total."""
+    """A step with a visible effect: it adds the batch to a total, and its loss is that total."""
 
     def __init__(self, gpu):
         self.gpu, self.calls = gpu, 0
@@ -154,35 +226,35 @@ class Counter:
 @pytest.fixture
 def fake(monkeypatch):
     def make(refuse=None):
-        module._capture_stream.cache_clear()
+        backend._capture_stream.cache_clear()
         gpu = Gpu(refuse)
         stand_in = types.SimpleNamespace(cuda=gpu.namespace(), Tensor=torch.Tensor, Generator=torch.Generator)
-        monkeypatch.setattr(module, "torch", stand_in)
+        monkeypatch.setattr(backend, "torch", stand_in)
         counter = Counter(gpu)
         return gpu, counter, on_gpu().captured(counter.step)
 
     yield make
-    module._capture_stream.cache_clear()
+    backend._capture_stream.cache_clear()
 
 
 BATCHES = [torch.tensor([1.0, k]) for k in range(9)]
 TOTALS = torch.stack(BATCHES).sum(1).cumsum(0).tolist()
 
 
-def test_eager_steps_come_first_then_one_is_captured_and_later_ones_replayed(fake):
+def test_captured_warms_up_captures_and_replays(fake):
     gpu, counter, run = fake()
     random = torch.Generator()
     losses = [run(batch, random) for batch in BATCHES]
-    assert [float(loss) for loss in losses] == TOTALS, "each step must have happened once, on its own batch"
+    assert [float(loss) for loss in losses] == TOTALS, "each step must be taken once, on its own batch"
     assert counter.calls == WARM_UP + 1
     assert len(gpu.log) == 1
     assert gpu.log[0].generators == [random]
     assert gpu.log[0].works
 
 
-def test_each_lane_records_on_a_stream_of_its_own_and_on_no_other(fake):
+def test_captured_uses_one_stream_per_lane(fake):
     gpu, _, _ = fake()
-    for number in [0, *[1, 2, 3] * 15]:  # torch has 32 streams of a priority, and lends them again and again
+    for number in [0, *[1, 2, 3] * 15]:  # torch reuses its 32 streams of a priority
         with lane(number, torch.device("cpu")):
             run = on_gpu().captured(Counter(gpu).step)
             for batch in BATCHES:
@@ -191,7 +263,7 @@ def test_each_lane_records_on_a_stream_of_its_own_and_on_no_other(fake):
     assert len({id(graph.stream) for graph in gpu.log}) == 4
 
 
-def test_a_graph_that_was_let_go_is_recorded_anew(fake):
+def test_captured_close_captures_again(fake):
     gpu, counter, run = fake()
     losses = [run(batch, None) for batch in BATCHES[:7]]
     run.close()
@@ -201,7 +273,7 @@ def test_a_graph_that_was_let_go_is_recorded_anew(fake):
     assert counter.calls == WARM_UP + 3  # the two after `close` are eager again
 
 
-def test_the_caller_may_reuse_its_index_and_keep_its_losses(fake):
+def test_captured_copies_inputs_and_results(fake):
     _, _, run = fake()
     index, losses = torch.zeros(2), []
     for batch in BATCHES:
@@ -212,9 +284,9 @@ def test_the_caller_may_reuse_its_index_and_keep_its_losses(fake):
 
 
 @pytest.mark.parametrize(
-    "refuse", [RuntimeError("operation not permitted\nmore"), RuntimeError()], ids=["said", "mute"]
+    "refuse", [RuntimeError("operation not permitted\nmore"), RuntimeError()], ids=["message", "no message"]
 )
-def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_warning(fake, refuse):
+def test_captured_falls_back_with_one_warning(fake, refuse):
     gpu, _, run = fake(refuse)
     losses = [run(batch, None) for batch in BATCHES[:WARM_UP]]
     with pytest.warns(UserWarning, match=r"could not be captured in a CUDA graph and runs eagerly") as caught:
@@ -227,7 +299,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_with_one_warning(fake, refu
     assert run.graph is None
 
 
-def test_a_mistake_in_the_step_is_not_hidden(fake):
+def test_captured_raises_errors_of_the_function(fake):
     _, _, run = fake(TypeError("a bug"))
     for batch in BATCHES[:WARM_UP]:
         run(batch, None)
@@ -235,18 +307,18 @@ def test_a_mistake_in_the_step_is_not_hidden(fake):
         run(BATCHES[WARM_UP], None)
 
 
-# --- the real thing -----------------------------------------------------------------------------------
+# --- on a GPU -------------------------------------------------------------------------------------
 
 
 class Noisy:
-    """A step with weights, an optimiser and random numbers."""
+    """A step with weights, an optimizer and random numbers."""
 
     def __init__(self, device, wait=False):
         self.x = torch.arange(64.0, device=device).reshape(16, 4) / 64
         self.model = nn.Linear(4, 1, device=device)
         nn.init.ones_(self.model.weight)
         nn.init.zeros_(self.model.bias)
-        self.optimiser = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9, fused=True)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9, fused=True)
         self.wait = wait
 
     def step(self, index, random):
@@ -254,9 +326,9 @@ class Noisy:
         loss = (self.model(self.x[index]) - noise).square().mean()
         if self.wait:
             loss.item()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return loss.detach()
 
 
@@ -272,7 +344,7 @@ def trained(run, noisy, steps=10):
 
 
 @pytest.mark.gpu
-def test_captured_and_eager_steps_agree():
+def test_captured_agrees_with_eager():
     eager, captured = Noisy(CUDA), Noisy(CUDA)
     run = on_gpu().captured(captured.step)
     assert isinstance(run, Captured)
@@ -284,7 +356,7 @@ def test_captured_and_eager_steps_agree():
 
 
 @pytest.mark.gpu
-def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
+def test_captured_step_that_synchronizes_falls_back():
     eager, waiting = Noisy(CUDA), Noisy(CUDA, wait=True)
     wanted = trained(eager.step, eager)
     with pytest.warns(UserWarning, match="could not be captured"):
@@ -295,15 +367,15 @@ def test_a_step_that_waits_for_the_device_falls_back_and_still_agrees():
 def weights_after(engine, **options):
     """Train a small classifier for two epochs -> all its weights, and its history."""
     config = Config.of(data="digits", clusters=10, restarts=1, epochs=2, batch=128, **{"mix": "icm", **options})
-    trainer = start(config, engine)
-    loop(trainer)
+    trainer = build_trainer(config, engine)
+    trainer.run()
     return torch.cat([p.detach().flatten().cpu() for p in trainer.model.parameters()]), trainer.history
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["mlp", "resnet18"])
 @pytest.mark.parametrize("compile", [True, False])
-def test_deterministic_runs_have_the_same_bits(model, compile):
+def test_deterministic_runs_are_bitwise_equal(model, compile):
     try:
         engine = Engine.choose("cuda", compile=compile, deterministic=True)
         first, second = (weights_after(engine, model=model) for _ in range(2))
@@ -315,8 +387,90 @@ def test_deterministic_runs_have_the_same_bits(model, compile):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mix", ["none", "mixup", "icm", "micm"])
-def test_a_captured_compiled_step_computes_what_the_eager_one_does(mix):
+def test_captured_and_compiled_training_agrees_with_eager(mix):
     eager = Engine(CUDA, "fp32", compile=False, capture=False)
     fast = Engine(CUDA, "fp32")
     (wanted, _), (found, _) = (weights_after(e, model="mlp", mix=mix) for e in (eager, fast))
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-3)
+
+
+# --- several trainings on one device ---------------------------------------------------------------
+
+
+def config(seed, **options):
+    usual = {"mix": "icm", "clusters": 10, "restarts": 1, "epochs": 2, "batch": 128}
+    return Config.of(data="digits", seed=seed, **usual | options)
+
+
+def train(seed, engine, **options):
+    trainer = build_trainer(config(seed, **options), engine)
+    trainer.run()
+    return {k: v.cpu() for k, v in trainer.model.state_dict().items()}, trainer.history
+
+
+def same(one, other):
+    return one[1] == other[1] and all(torch.equal(one[0][k], other[0][k]) for k in one[0])
+
+
+def test_together_runs_concurrently_and_returns_in_order():
+    meet = threading.Barrier(3, timeout=20)  # only concurrent tasks meet
+    assert together([lambda i=i: (meet.wait() >= 0) and i for i in range(3)], CPU) == [0, 1, 2]
+    assert together([], CPU) == []
+
+
+@pytest.mark.slow
+def test_together_is_bitwise_equal_to_separate_runs():
+    engine = Engine.of("cpu")
+    tasks = [lambda s=s, m=m: train(s, engine, model=m) for s in (0, 1) for m in ("mlp", "cnn")]
+    for packed, alone in zip(together(tasks, CPU), [task() for task in tasks], strict=True):
+        assert same(packed, alone)
+
+
+def test_together_isolates_failures(tmp_path):
+    good = lambda: run(config(0), tmp_path / "good", device="cpu")["accuracy_last"]  # noqa: E731
+    bad = lambda: run(config(0, lr=1e30), tmp_path / "bad", device="cpu")  # noqa: E731
+    first, failed, last = together([good, bad, lambda: 7], CPU)
+    assert first == run(config(0), device="cpu")["accuracy_last"]
+    assert isinstance(failed, UserError)
+    assert "NaN" in str(failed)
+    assert last == 7
+
+
+@pytest.mark.gpu
+def test_together_never_uses_a_stream_that_is_being_captured():
+    """Torch has 32 streams: many captures in one lane, while other lanes copy and synchronize."""
+    engine, weight = Engine.choose("cuda"), torch.randn(256, 256, device="cuda")
+
+    def capturing():
+        for i in range(40):
+            step = engine.captured(lambda x, i=i: (x @ weight).tanh() + i)
+            for _ in range(6):
+                found = step(weight)
+            assert step.graph is not None
+            torch.testing.assert_close(found, (weight @ weight).tanh() + i)
+        return "captured"
+
+    def busy():
+        for _ in range(400):
+            x = weight + torch.randn(256, 256).to("cuda")
+            torch.cuda.current_stream().synchronize()
+            assert bool(torch.isfinite(x).all())
+            x.cpu()
+        return "busy"
+
+    assert together([capturing, capturing, busy, busy], engine.device) == ["captured", "captured", "busy", "busy"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [2, 6])
+def test_together_on_a_gpu_is_bitwise_equal_to_separate_runs(count):
+    """Evaluation is captured in the fourth epoch; one run ends early and frees its graphs."""
+    try:
+        engine = Engine.choose("cuda", deterministic=True)
+        tasks = [lambda s=s: train(s, engine, model="resnet18", epochs=6 if s else 1) for s in range(count)]
+        packed = together(tasks, engine.device)
+        assert not [r for r in packed if isinstance(r, Exception)]
+        for found, task in zip(packed, tasks, strict=True):
+            assert same(found, task())
+    finally:
+        torch.use_deterministic_algorithms(False)

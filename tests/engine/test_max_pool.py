@@ -1,4 +1,4 @@
-"""The max-pool: torch's own on a CPU; on a GPU our kernels, held to torch's."""
+"""The max-pool: torch's own on a CPU, Triton kernels on a GPU."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from complementary.engine.max_pool import OWN_KERNELS, max_pool
 
 
-def test_on_a_cpu_it_is_torchs():
+def test_max_pool_on_a_cpu():
     x = torch.randn(2, 3, 9, 8)
     assert torch.equal(max_pool(x), F.max_pool2d(x, 3, 2, 1))
 
@@ -16,7 +16,7 @@ def test_on_a_cpu_it_is_torchs():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 64, 32, 32), (3, 5, 8, 6), (1, 1, 2, 2), (2, 3, 7, 9)])
 @pytest.mark.parametrize("compile", [False, True])
-def test_our_kernels_agree_with_torch_ties_included(shape, dtype, compile):
+def test_max_pool_kernels_agree_with_torch_including_ties(shape, dtype, compile):
     assert OWN_KERNELS
     pool = torch.compile(max_pool, dynamic=False) if compile else max_pool
     values = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(0))  # many equal maxima
@@ -31,7 +31,7 @@ def test_our_kernels_agree_with_torch_ties_included(shape, dtype, compile):
 
 
 @pytest.mark.gpu
-def test_nan_wins_as_in_torch():
+def test_max_pool_propagates_nan_as_torch_does():
     x = torch.zeros(1, 1, 4, 4, device="cuda")
     x[0, 0, 1, 1] = float("nan")
     assert torch.equal(max_pool(x).isnan(), F.max_pool2d(x, 3, 2, 1).isnan())
