@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from complementary.cli.options import OptionalPath, parse
+from complementary.cli.options import parse
 from complementary.config import ClusterConfig, Config, DatasetConfig
 from complementary.errors import UserError, require
 from complementary.reports.terminal import print_table
@@ -35,16 +35,16 @@ class Cluster:
     """As in cll train: determines the subset, the labels and the initial centres of k-means."""
     batch: int = 512
     """Batch size for the noise ratios; partners come from the batch."""
-    out: OptionalPath = None
+    out: Path | None = None
     """Write the assignment to this file, for cll train --assignments."""
-    report: OptionalPath = None
+    report: Path | None = None
     """Write an HTML page with sizes, metrics and example images of the clusters."""
     try_clusters: tuple[int, ...] = (10, 20, 30, 50, 70, 90)
     """Numbers of clusters that --report and --probe compare; the report recommends one."""
     probe: bool = False
     """Judge the encoder, too: accuracy of kNN and of a linear layer on its features (oracle), and all metrics for each
     of --try-clusters."""
-    json: OptionalPath = None
+    json: Path | None = None
     """Write the metrics of --probe to this file."""
 
     def __post_init__(self) -> None:

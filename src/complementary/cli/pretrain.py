@@ -2,9 +2,10 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from complementary.cli.options import OptionalPath, RunOptions, parse_run
+from complementary.cli.options import RunOptions, parse_run
 from complementary.config import PretrainConfig
 from complementary.reports.terminal import training_progress
 
@@ -19,7 +20,7 @@ class Pretrain(RunOptions, PretrainConfig):
     Example: cll pretrain --data cifar10 --encoder simsiam --epochs 800 --out runs/simsiam
     """
 
-    show_views: OptionalPath = None
+    show_views: Path | None = None
     """Only draw eight images and two augmented views of each, to this PNG file."""
 
 

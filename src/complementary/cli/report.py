@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from complementary.cli.options import OptionalPath, parse
+from complementary.cli.options import parse
 from complementary.files import atomic_write
 from complementary.reports.tables import counted
 from complementary.sweeps.results import Query, option_name, parse_where, read_results, render, summarize
@@ -37,7 +37,7 @@ class Report:
     """Metrics: accuracy_last, accuracy_selected, accuracy_best_on_test, oracle_noise_ratio, train_seconds …"""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     """Format of the tables; csv has one line per group, in full precision."""
-    out: OptionalPath = None
+    out: Path | None = None
     """Write to this file (it is replaced) instead of the terminal."""
     skip_damaged: tyro.conf.FlagCreatePairsOff[bool] = False
     """Skip damaged files, naming each on standard error."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import tyro
 
-from complementary.cli.options import OptionalInt, parse
+from complementary.cli.options import parse
 from complementary.config import ADVANCED
 from complementary.errors import require
 from complementary.reports.tables import counted
@@ -24,7 +24,7 @@ class Execution:
 
     on: Literal["local", "ray"] = "local"
     """local: processes on this machine; ray: a Ray cluster (pip install 'complementary[ray]')."""
-    workers: OptionalInt = None
+    workers: int | None = None
     """Number of processes; by default one per core or GPU (local), or as many as fit (ray)."""
     address: str | None = None
     """Ray: HOST:PORT of the cluster; by default $RAY_ADDRESS, else a cluster on this machine, started if needed."""

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from complementary.errors import import_optional
 
 if TYPE_CHECKING:  # rich is imported on first use: commands that only print help need to start quickly
-    from rich.console import Console
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 15.0  # in a log file; on a terminal there is a progress bar
-PIPE_WIDTH = 120  # characters; a file or pipe has no width of its own
 
 
 class Training(Protocol):
@@ -231,16 +229,6 @@ def _metrics(loop: Training, shown: Mapping[str, str]) -> str:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+( ± [\d.,]+)?( %)?|[?–-]?")
-
-
-def console() -> "Console":
-    """A rich console for stdout. A file or pipe gets 120 characters per line (rich would take 80)."""
-    from rich.console import Console
-
-    found = Console(highlight=False, markup=False)
-    if not found.is_terminal:
-        found.width = max(PIPE_WIDTH, found.width)
-    return found
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
