@@ -1,4 +1,4 @@
-"""Losses against slow references written from their formulas; finite at any finite logits."""
+"""Losses against slow references written from their formulas; finite for all finite logits."""
 
 import math
 
@@ -52,13 +52,13 @@ LOGITS = torch.tensor([[0.5, -1, 2, 0, 1], [3, 0, -3, 1, -1], [0, 0, 0, 0, 0.0]]
 MATRIX = transitions.biased(5, 10)
 
 
-def test_the_registry_names_the_four_losses():
+def test_losses_lists_the_four_losses():
     assert list(LOSSES.items()) == [("s-nl", s_nl), ("s-exp", s_exp), ("fwd", fwd), ("dm", dm)]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_are_the_formulas(name, kind):
+def test_loss_equals_its_formula(name, kind):
     excluded = torch.tensor(KINDS[kind])
     found = LOSSES[name](LOGITS, excluded, MATRIX)
     wanted = [SLOW[name](row, t, MATRIX.tolist()) for row, t in zip(LOGITS.tolist(), excluded.tolist(), strict=True)]
@@ -69,7 +69,7 @@ def test_values_are_the_formulas(name, kind):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_those_of_the_formulas(name, kind):
+def test_loss_gradient_equals_that_of_its_formula(name, kind):
     logits, excluded, step = LOGITS.clone().requires_grad_(), KINDS[kind], 1e-5
     LOSSES[name](logits, torch.tensor(excluded), MATRIX).sum().backward()
     for i, row in enumerate(LOGITS.tolist()):
@@ -81,15 +81,15 @@ def test_gradients_are_those_of_the_formulas(name, kind):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data(), st.sampled_from(sorted(LOSSES)), st.integers(2, 8))
-def test_any_logits_and_any_labels_agree_with_the_formulas(data, name, classes):
+def test_loss_equals_its_formula_for_any_logits_and_labels(data, name, classes):
     row = data.draw(st.lists(st.floats(-30, 30, width=32), min_size=classes, max_size=classes))
     t = data.draw(st.lists(st.floats(0, 1, width=32), min_size=classes, max_size=classes))
     matrix = transitions.biased(classes, 7)
     found = float(LOSSES[name](torch.tensor([row]), torch.tensor([t]), matrix))
-    # where p is nearly 1, float32's last digit of 1 - p is 6 % of the 1e-6 beside it
+    # if p is nearly 1, the rounding of 1 - p in float32 is 6 % of the 1e-6 that is added to it
     slack = 0.07 * sum(t) if name == "s-nl" else 1e-4
     assert found == pytest.approx(SLOW[name](row, t, matrix.tolist()), rel=1e-4, abs=slack)
-    assert found >= -1e-5  # the 1e-6 inside the logarithm lets S-NL dip below 0
+    assert found >= -1e-5  # s-nl can be slightly negative because of the 1e-6 in the logarithm
 
 
 EXTREMES = torch.tensor(
@@ -100,7 +100,7 @@ EXTREMES = torch.tensor(
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("label", [[1.0, 0, 0, 0], [1, 1, 1, 0], [0.2, 0.3, 0.5, 0], [0, 0, 0, 0]], ids=str)
-def test_values_and_gradients_are_finite_at_huge_logits(name, dtype, label):
+def test_loss_and_gradient_are_finite_for_huge_logits(name, dtype, label):
     logits = EXTREMES.clone().to(dtype).requires_grad_()
     excluded = torch.tensor(label).expand(6, 4)
     loss = LOSSES[name](logits, excluded, transitions.uniform(4))
@@ -113,7 +113,7 @@ def test_values_and_gradients_are_finite_at_huge_logits(name, dtype, label):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_half_precision_logits_are_computed_in_float32(name):
+def test_loss_is_computed_in_float32_for_half_precision_logits(name):
     logits, excluded = LOGITS.bfloat16(), torch.tensor(KINDS["soft"])
     wanted = LOSSES[name](logits.float(), excluded, MATRIX)
     assert torch.equal(LOSSES[name](logits, excluded, MATRIX), wanted)
@@ -124,7 +124,7 @@ def test_half_precision_logits_are_computed_in_float32(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_integer_labels_are_taken_and_a_label_set_costs_the_sum_of_its_labels(name):
+def test_loss_of_several_labels_is_the_sum_over_labels(name):
     both = torch.tensor([[1, 0, 1, 0, 0]] * 3, dtype=torch.uint8)
     each = [torch.tensor([row] * 3, dtype=torch.uint8) for row in ([1, 0, 0, 0, 0], [0, 0, 1, 0, 0])]
     torch.testing.assert_close(
@@ -133,21 +133,21 @@ def test_integer_labels_are_taken_and_a_label_set_costs_the_sum_of_its_labels(na
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_step_downhill_makes_the_excluded_class_less_likely(name):
+def test_loss_gradient_step_makes_the_excluded_class_less_likely(name):
     logits = torch.zeros(1, 4, requires_grad=True)
     excluded = torch.tensor([[0.0, 1, 0, 0]])
     LOSSES[name](logits, excluded, transitions.uniform(4)).sum().backward()
     assert float((logits.detach() - logits.grad).softmax(1)[0, 1]) < 0.25
 
 
-def test_forward_correction_without_a_matrix_says_what_to_pass():
-    with pytest.raises(UserError, match=r"fwd needs a transition matrix \[K, K\], such as transitions.uniform"):
+def test_fwd_requires_a_transition_matrix():
+    with pytest.raises(UserError, match=r"fwd .*transition"):
         fwd(LOGITS, torch.tensor(KINDS["soft"]))
 
 
 @pytest.mark.parametrize("matrix", [transitions.uniform(5), transitions.noisy(5, 0.3), transitions.biased(5, 10)])
-def test_forward_correction_is_least_where_the_prediction_is_true(matrix):
-    """Proper: averaged over the labels of class 2, no other prediction costs less than certainty of class 2."""
+def test_fwd_is_minimal_at_the_true_class(matrix):
+    """Proper loss: averaged over the labels of class 2, no prediction has a smaller loss than certainty of class 2."""
     grid = torch.cat([torch.eye(5)[2:3], dirichlet(1.0, (500, 5), LOGITS.device, generator(0, "grid"))])
     logits = grid.clamp_min(1e-9).log()
     cost = sum(float(matrix[2, k]) * fwd(logits, torch.eye(5)[k].expand(501, 5), matrix) for k in range(5))

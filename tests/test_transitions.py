@@ -1,4 +1,4 @@
-"""Transition matrices: golden weights of setup 2, rows of probabilities, and a sentence for every bad matrix."""
+"""Transition matrices: the paper's weights of setup 2, rows that are probabilities, and errors for bad matrices."""
 
 import numpy as np
 import pytest
@@ -28,13 +28,13 @@ def test_biased_has_the_papers_weights(ratio, weights):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(2, 60), st.floats(1, 100))
-def test_biased_rows_are_probabilities_and_never_name_the_truth(classes, ratio):
+def test_biased_rows_are_probabilities_with_a_zero_diagonal(classes, ratio):
     matrix = transitions.biased(classes, ratio)
     assert matrix.shape == (classes, classes)
     assert matrix.dtype == torch.float64
     assert bool((matrix.diagonal() == 0).all() and (matrix >= 0).all())
     torch.testing.assert_close(matrix.sum(1), torch.ones(classes, dtype=torch.float64))
-    if classes > 2:  # the rarest label is about `ratio` times rarer than the first, in every row that has both
+    if classes > 2:  # in every row that has both, the last label is about `ratio` times less likely
         seen = matrix[1:-1, 0] / matrix[1:-1, -1]
         np.testing.assert_allclose(seen.numpy(), 100 / int(100 * ratio**-1.0), rtol=1e-9)
 
@@ -49,14 +49,14 @@ def test_uniform_is_biased_by_one_and_noisy_by_zero(classes):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
-def test_noisy_names_the_truth_at_the_rate(rate):
+def test_noisy_has_the_rate_on_its_diagonal(rate):
     matrix = transitions.noisy(5, rate)
     np.testing.assert_allclose(matrix.diagonal().numpy(), rate)
     np.testing.assert_allclose(matrix[0, 1:].numpy(), (1 - rate) / 4)
     np.testing.assert_allclose(matrix.sum(1).numpy(), 1)
 
 
-def test_decay_runs_from_one_to_one_over_ratio():
+def test_decay_falls_from_one_to_one_over_ratio():
     profile = transitions.decay(100, 10)
     assert profile[0] == 1
     assert profile[-1] == pytest.approx(0.01)
@@ -72,11 +72,11 @@ def test_decay_runs_from_one_to_one_over_ratio():
         ("noisy:0.25", transitions.noisy(4, 0.25)),
     ],
 )
-def test_parse_makes_the_named_matrix(spec, wanted):
+def test_parse_builds_the_matrix(spec, wanted):
     assert torch.equal(transitions.parse(spec, 4), wanted)
 
 
-def test_a_matrix_file_is_read_and_its_rows_made_exact(tmp_path):
+def test_parse_reads_a_file_and_normalises_its_rows(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("0, .3333, .6667\n.5,0,.5\n1,0,0\n")
     matrix = transitions.parse(f"matrix:{path}", 3)
@@ -87,17 +87,17 @@ def test_a_matrix_file_is_read_and_its_rows_made_exact(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("0,1\nx,0\n", "not a matrix of numbers"),
-        ("0,1\n1\n", "not a matrix of numbers"),
-        ("0,1,0\n1,0,0\n", r"shape \[2, 3\], but 3 classes need \[3, 3\]"),
+        ("0,1\nx,0\n", "numbers"),
+        ("0,1\n1\n", "numbers"),
+        ("0,1,0\n1,0,0\n", r"\[2, 3\].*\[3, 3\]"),
         ("0,2,-1\n.5,0,.5\n.5,.5,0\n", "-1 in row 0, column 2"),
-        ("0,.5,.5\n.5,0,.6\n.5,.5,0\n", r"row 1 sums to 1\.1000.*must sum to 1"),
-        ("0,nan,.5\n.5,0,.5\n.5,.5,0\n", "NaN or infinity"),
+        ("0,.5,.5\n.5,0,.6\n.5,.5,0\n", r"row 1 .*1\.1000"),
+        ("0,nan,.5\n.5,0,.5\n.5,.5,0\n", "NaN"),
         ("", "t.csv"),
     ],
     ids=["text", "ragged", "shape", "negative", "sum", "nan", "empty"],
 )
-def test_a_bad_matrix_file_is_named_with_its_fault(tmp_path, content, message):
+def test_read_transition_names_file_and_fault(tmp_path, content, message):
     path = tmp_path / "t.csv"
     path.write_text(content)
     with pytest.raises(UserError, match=message) as caught:
@@ -105,49 +105,63 @@ def test_a_bad_matrix_file_is_named_with_its_fault(tmp_path, content, message):
     assert "t.csv" in str(caught.value)
 
 
-def test_a_missing_matrix_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.csv cannot be read"):
+def test_read_transition_names_a_missing_file(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere\.csv"):
         transitions.read_transition(tmp_path / "nowhere.csv")
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "found"),
     [
-        (lambda: transitions.uniform(1), "at least 2 classes, found 1"),
-        (lambda: transitions.uniform(0), "at least 2 classes, found 0"),
-        (lambda: transitions.decay(10, 1), "at least 2 classes, found 1"),
-        (lambda: transitions.biased(1, 10), "at least 2 classes, found 1"),
-        (lambda: transitions.biased(5, 0.5), r"ratio is 0\.5.*at least 1"),
-        (lambda: transitions.biased(5, float("nan")), "ratio is nan.*at least 1"),
-        (lambda: transitions.biased(5, 101), "ratio of 101 leaves class 4 no weight.*at most 100"),
-        (lambda: transitions.noisy(5, 1), "rate is 1.*at least 0 and below 1"),
+        (lambda: transitions.uniform(1), "2 classes, found 1"),
+        (lambda: transitions.uniform(0), "2 classes, found 0"),
+        (lambda: transitions.decay(10, 1), "2 classes, found 1"),
+        (lambda: transitions.biased(1, 10), "2 classes, found 1"),
+        (lambda: transitions.biased(5, 0.5), r"0\.5.*at least 1"),
+        (lambda: transitions.biased(5, float("nan")), "nan.*at least 1"),
+        (lambda: transitions.biased(5, 101), "101.*class 4.*at most 100"),
+        (lambda: transitions.noisy(5, 1), "rate is 1"),
         (lambda: transitions.noisy(5, -0.1), r"rate is -0\.1"),
         (lambda: transitions.noisy(5, float("nan")), "rate is nan"),
-        (lambda: transitions.parse("biased:x", 5), "'biased:x' need a number after the colon"),
-        (lambda: transitions.parse("noisy", 5), "'noisy' need a number after the colon"),
-        (lambda: transitions.parse("matrix:", 5), r"'matrix:' are not known; use uniform, .*matrix:FILE\.csv"),
-        (lambda: transitions.parse("uniform:3", 5), "'uniform:3' are not known; use uniform"),
-        (lambda: transitions.parse("odd", 5), "'odd' are not known; use uniform"),
-        (lambda: transitions.check_transition(torch.ones(3) / 3), r"shape \[3\], but 3 classes need \[3, 3\]"),
-        (lambda: transitions.check_transition(torch.zeros(0, 0)), "class"),
+        (lambda: transitions.check_transition(torch.ones(3) / 3), r"\[3\].*\[3, 3\]"),
+        (lambda: transitions.check_transition(torch.zeros(0, 0)), r"\[0, 0\]"),
         (lambda: transitions.check_transition(torch.tensor(1.0)), r"shape \[\]"),
         (lambda: transitions.check_transition(torch.tensor([[0, float("inf")], [1, 0]])), "infinity"),
     ],
 )
-def test_bad_settings_get_one_clear_sentence(call, message):
-    with pytest.raises(UserError, match=message):
+def test_transition_errors_name_the_value(call, found):
+    with pytest.raises(UserError, match=found):
         call()
 
 
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("biased:x", "number"),
+        ("noisy", "number"),
+        ("matrix:", r"matrix:FILE\.csv"),
+        ("uniform:3", "uniform"),
+        ("odd", "uniform"),
+        ("biased:101", "101"),
+        ("matrix:nowhere.csv", "nowhere"),
+    ],
+)
+def test_parse_errors_name_value_and_option(spec, wanted):
+    with pytest.raises(UserError, match=wanted) as caught:
+        transitions.parse(spec, 5, "labels")
+    assert spec.partition(":")[2] in str(caught.value)
+    assert caught.value.option == "labels"
+
+
 @pytest.mark.parametrize("kind", ["biased", "noisy"])
-def test_the_example_in_the_error_is_itself_accepted(kind):
+def test_parse_error_gives_a_valid_example(kind):
     with pytest.raises(UserError) as caught:
         transitions.parse(kind, 5)
     example = str(caught.value).split("such as ")[1].rstrip(".")
     assert transitions.parse(example, 5).shape == (5, 5)
 
 
-def test_check_accepts_what_users_have_and_does_not_change_it():
+def test_check_transition_converts_without_changing_its_input():
     given_matrix = [[0, 1], [1, 0]]
     for form in (given_matrix, np.array(given_matrix), torch.tensor(given_matrix, dtype=torch.float32)):
         checked = transitions.check_transition(form, 2)
