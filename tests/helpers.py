@@ -1,10 +1,13 @@
 """Helpers that several test files share."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
+from complementary import networks
 from complementary.config import Config
+from complementary.encoders.objectives import OBJECTIVES
 
 RUN_FILES = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
 
@@ -22,3 +25,10 @@ def write_result(path: Path, accuracy: float = 0.5, **options: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
     return path
+
+
+def narrow_networks(monkeypatch) -> None:
+    """Make encoders narrow, so that pretraining takes a fraction of a second."""
+    for name, widths in (("simsiam", {"bottleneck": 8}), ("byol", {"out": 16}), ("mocov3", {"out": 16})):
+        monkeypatch.setitem(OBJECTIVES, name, functools.partial(OBJECTIVES[name], width=32, **widths))
+    monkeypatch.setattr(networks, "SmallCNN", functools.partial(networks.SmallCNN, width=8))
