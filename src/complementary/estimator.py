@@ -97,7 +97,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         loss: str = "s-nl",
         mix: str = "icm",
         clusters: int | Literal["auto"] = "auto",
-        encoder: str = "pixels",
+        encoder: str = "auto",
         alpha: float = 0.4,
         model: str = "auto",
         epochs: int = 100,
