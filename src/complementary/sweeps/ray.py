@@ -37,8 +37,7 @@ def connect(address: str | None) -> Any:
 def _check_cluster(address: str) -> None:
     """Raise unless the cluster answers; tried in another process, which can be given up after a while."""
     if "://" in address:
-        form = "HOST:PORT, as 'ray start --head' prints it"
-        raise UserError(f"The Ray address is {address}, but it must be {form}.", "address")
+        raise UserError(f"The Ray address is {address}, but it must be HOST:PORT, without a protocol.", "address")
     try:
         done = subprocess.run([sys.executable, "-c", PROBE, address], capture_output=True, timeout=CONNECT_SECONDS)
         reason = "" if done.returncode == 0 else _last_line(done.stderr) or f"exit status {done.returncode}"
