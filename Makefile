@@ -30,7 +30,7 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 
 docs: .venv/.docs  ## build the documentation in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: .venv/.user  ## build the package in dist/
 	rm -rf build dist
