@@ -58,7 +58,7 @@ _HOMES = {  # the module of each name that is not a module itself
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that ``import complementary`` and ``cll --help`` do not load torch."""
+    """Import a public name on first use, so that importing the package or asking for help does not load torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"complementary.{_HOMES.get(name, name)}")

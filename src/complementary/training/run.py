@@ -2,7 +2,7 @@
 
 | file | content |
 |---|---|
-| config.toml | the configuration; ``cll train --config`` repeats the run |
+| config.toml | the configuration, from which the run can be repeated |
 | metrics.jsonl | one line per epoch; the same bytes however often the run was interrupted |
 | checkpoint.safetensors | while it runs: everything needed to continue |
 | last.safetensors, selected.safetensors | weights after the last epoch, and after the epoch selected by SCEL |
