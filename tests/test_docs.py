@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import complementary
+from tests.test_layers import STOREYS
 
 PACKAGE = Path(complementary.__path__[0])
 ROOT = Path(__file__).parent.parent
@@ -152,3 +153,10 @@ def test_site_builds_without_warnings(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "ComplementaryClassifier" in (tmp_path / "reference/estimator/index.html").read_text(encoding="utf-8")
+
+
+def test_floor_plan_of_contributing_shows_the_storeys():
+    plan = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    rows = [re.sub(r"^ \| (.{30})\|.*", r"\1", line) for line in plan.splitlines() if not line.startswith(" +")]
+    shown = [tuple(row.split("  ")) for row in (re.sub(r" {3,}.*", "", row.strip()) for row in rows)]
+    assert shown == list(reversed(STOREYS))
