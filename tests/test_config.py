@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from complementary.config import (
 from complementary.encoders.objectives import OBJECTIVES
 from complementary.errors import UserError
 from complementary.losses import LOSSES
-from complementary.mixing import MIXERS
+from complementary.mixing import MIXERS, build
 from complementary.networks import MODELS
 
 KINDS = [Config, PretrainConfig]
@@ -123,6 +124,17 @@ def test_choices_agree_with_the_registries(literal, registry):
 def test_mixed_within_names_every_mixer():
     assert set(MIXED_WITHIN) == set(MIXERS)
     assert {name: Config.of(mix=name).mixed_within for name in MIXERS} == MIXED_WITHIN
+
+
+@pytest.mark.parametrize("mix", sorted(set(MIXERS) - {"none"}))
+def test_mixed_within_says_which_mixers_need_clusters_or_classes(mix):
+    mixer, x, excluded = build(mix), torch.randn(4, 3), torch.eye(4)
+    mixer(x, excluded, torch.tensor([0, 0, 1, 1]))
+    if MIXED_WITHIN[mix] == "nothing":
+        mixer(x, excluded, None)
+    else:
+        with pytest.raises(UserError):
+            mixer(x, excluded, None)
 
 
 @pytest.mark.parametrize("mix", sorted(MIXERS))
