@@ -1,4 +1,4 @@
-"""The loop, on a job so small that every number can be followed by hand."""
+"""The training loop, on a model so small that every number can be checked."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from complementary.engine.backend import Engine
-from complementary.engine.loop import TrainingLoop, load_optimizer, named, optimizer_tensors
+from complementary.engine.loop import TrainingLoop, epoch_order, load_optimizer, optimizer_tensors, strip_prefix
 from complementary.errors import UserError
 from complementary.rng import generator
 
@@ -23,7 +23,7 @@ OPTIMIZERS = {
 
 
 class Line(TrainingLoop):
-    """Fits one weight per feature; notes all that happens."""
+    """Fits one weight per feature and records everything."""
 
     def __init__(self, optimizer="adam", seed=0, poison=None):
         super().__init__("hash", seed, EPOCHS, BATCH, EXAMPLES, Engine.of("cpu"))
@@ -64,94 +64,95 @@ class Line(TrainingLoop):
         return {f"model/{k}": v for k, v in self.model.state_dict().items()} | optimizer_tensors(self.optimizer)
 
     def load_tensors(self, tensors):
-        self.model.load_state_dict(named("model", tensors))
+        self.model.load_state_dict(strip_prefix("model", tensors))
         load_optimizer(self.optimizer, tensors)
 
 
 def advanced(steps, **options):
-    job = Line(**options)
-    closed = [job.advance() for _ in range(steps)]
-    return job, closed
+    loop = Line(**options)
+    ended = [loop.advance() for _ in range(steps)]
+    return loop, ended
 
 
-def finish(job):
-    while not job.done:
-        job.advance()
+def finish(loop):
+    while not loop.done:
+        loop.advance()
 
 
-def kept(job):
-    """What a checkpoint would hold, as values: the tensors are copied, the record went through JSON."""
-    tensors, record = job.state()
+def saved(loop):
+    """The content of a checkpoint: tensors are copied, the record goes through JSON."""
+    tensors, record = loop.state()
     return {k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(record))
 
 
-def test_epochs_and_steps_come_in_order_and_the_last_partial_batch_is_dropped():
-    job, closed = advanced(EPOCHS * STEPS)
-    assert closed == [False, False, True] * EPOCHS
-    epoch = [[e for e in job.events if e == "open" or isinstance(e, tuple)][i * 4 : i * 4 + 4] for i in range(EPOCHS)]
+def test_loop_takes_steps_in_order_and_drops_the_last_partial_batch():
+    loop, ended = advanced(EPOCHS * STEPS)
+    assert ended == [False, False, True] * EPOCHS
+    epoch = [[e for e in loop.events if e == "open" or isinstance(e, tuple)][i * 4 : i * 4 + 4] for i in range(EPOCHS)]
     assert epoch == [["open", (i, 0), (i, 1), (i, 2)] for i in range(EPOCHS)]
-    assert job.events.count("scores") == EPOCHS
-    assert all(len(index) == BATCH for index in job.seen)
-    assert job.done
-    assert (job.epoch, job.step_in_epoch) == (EPOCHS, 0)
+    assert loop.events.count("scores") == EPOCHS
+    assert all(len(index) == BATCH for index in loop.seen)
+    assert loop.done
+    assert (loop.epoch, loop.step_in_epoch) == (EPOCHS, 0)
 
 
-def test_an_epoch_sees_no_example_twice_and_every_epoch_another_order():
-    job, _ = advanced(EPOCHS * STEPS)
-    orders = [[*itertools.chain(*job.seen[i * STEPS : (i + 1) * STEPS])] for i in range(EPOCHS)]
+def test_loop_shuffles_every_epoch_without_repetition():
+    loop, _ = advanced(EPOCHS * STEPS)
+    orders = [[*itertools.chain(*loop.seen[i * STEPS : (i + 1) * STEPS])] for i in range(EPOCHS)]
     for i, order in enumerate(orders):
         assert len(set(order)) == STEPS * BATCH
-        wanted = torch.randperm(EXAMPLES, generator=generator(0, "order", i))[: STEPS * BATCH]
+        wanted = epoch_order(0, EXAMPLES, (), i)[: STEPS * BATCH]
+        assert torch.equal(wanted, torch.randperm(EXAMPLES, generator=generator(0, "order", i))[: STEPS * BATCH])
         assert order == wanted.tolist()
     assert len({tuple(o) for o in orders}) == EPOCHS
 
 
-def test_not_done_before_the_last_step():
-    job, _ = advanced(EPOCHS * STEPS - 1)
-    assert not job.done
+def test_loop_is_not_done_before_the_last_step():
+    loop, _ = advanced(EPOCHS * STEPS - 1)
+    assert not loop.done
 
 
-def test_history_holds_the_mean_loss_of_each_epoch_and_its_scores():
-    job, _ = advanced(EPOCHS * STEPS)
-    assert [row["epoch"] for row in job.history] == list(range(1, EPOCHS + 1))
-    for i, row in enumerate(job.history):
-        assert row["loss"] == pytest.approx(sum(job.losses[i * STEPS : (i + 1) * STEPS]) / STEPS, rel=1e-6)
+def test_history_contains_mean_loss_and_scores():
+    loop, _ = advanced(EPOCHS * STEPS)
+    assert [row["epoch"] for row in loop.history] == list(range(1, EPOCHS + 1))
+    for i, row in enumerate(loop.history):
+        assert row["loss"] == pytest.approx(sum(loop.losses[i * STEPS : (i + 1) * STEPS]) / STEPS, rel=1e-6)
         assert set(row) == {"epoch", "loss", "weight"}
-    assert job.history[-1]["weight"] == float(job.model.weight.detach().sum())
+    assert loop.history[-1]["weight"] == float(loop.model.weight.detach().sum())
 
 
-def test_draws_depend_on_seed_epoch_and_step_alone():
+def test_random_draws_depend_on_seed_epoch_and_step_only():
     first, again, other = (advanced(6, seed=s)[0] for s in (0, 0, 1))
     assert first.losses == again.losses
     assert first.seen == again.seen
     assert first.seen != other.seen
-    for job, seed in ((first, 0), (other, 1)):
-        for i, noise in enumerate(job.drawn):
+    for loop, seed in ((first, 0), (other, 1)):
+        for i, noise in enumerate(loop.drawn):
             assert torch.equal(noise, torch.rand(BATCH, 1, generator=generator(seed, "step", *divmod(i, STEPS))))
 
 
-def test_the_global_random_state_is_not_used():
-    job = Line()
+def test_loop_does_not_use_the_global_random_state():
+    loop = Line()
     before = torch.random.get_rng_state()
     for _ in range(STEPS + 1):
-        job.advance()
+        loop.advance()
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_seconds_only_grow():
-    job, _ = advanced(1)
-    first = job.seconds
-    job.advance()
-    assert 0 < first < job.seconds
+def test_seconds_accumulate():
+    loop, _ = advanced(1)
+    first = loop.seconds
+    loop.advance()
+    assert 0 < first < loop.seconds
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("stop", range(EPOCHS * STEPS))
-def test_a_job_goes_on_exactly_from_any_step(optimizer, stop):
+def test_restore_continues_exactly_from_any_step(optimizer, stop):
     whole, _ = advanced(EPOCHS * STEPS, optimizer=optimizer)
     half, _ = advanced(stop, optimizer=optimizer)
     resumed = Line(optimizer)
-    resumed.restore(*kept(half))
+    resumed.restore(*saved(half))
     assert (resumed.epoch, resumed.step_in_epoch) == divmod(stop, STEPS)
     assert resumed.seconds == half.seconds
     finish(resumed)
@@ -161,52 +162,76 @@ def test_a_job_goes_on_exactly_from_any_step(optimizer, stop):
     assert all(torch.equal(a, whole.tensors()[k]) for k, a in resumed.tensors().items())
 
 
-def test_a_job_that_went_ahead_can_be_set_back():
-    job, _ = advanced(4)
-    state = kept(job)
-    finish(job)
-    ahead, job.losses = job.losses[4:], []
-    job.restore(*state)
-    finish(job)
-    assert job.losses == ahead
+def test_restore_an_earlier_state():
+    loop, _ = advanced(4)
+    state = saved(loop)
+    finish(loop)
+    ahead, loop.losses = loop.losses[4:], []
+    loop.restore(*state)
+    finish(loop)
+    assert loop.losses == ahead
 
 
-# --- health -------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("poison", [(0, 0), (1, 1), (3, 2)])
-def test_the_first_bad_step_is_named_at_the_end_of_its_epoch(poison):
-    job = Line(poison=poison)
+def test_nan_loss_is_reported_with_its_step_at_the_end_of_the_epoch(poison):
+    loop = Line(poison=poison)
     number = poison[0] * STEPS + poison[1] + 1
-    said = rf"NaN or infinite at epoch {poison[0] + 1}, step {poison[1] + 1} \(step {number} in all\)"
-    with pytest.raises(UserError, match=said):
-        finish(job)
-    assert len(job.history) == poison[0]
+    message = rf"epoch {poison[0] + 1}, step {poison[1] + 1} \(step {number} in total\)"
+    with pytest.raises(UserError, match=message):
+        finish(loop)
+    assert len(loop.history) == poison[0]
 
 
-def test_check_health_finds_a_bad_loss_at_once():
-    job, _ = advanced(2, poison=(0, 1))
+def test_check_finite_finds_a_bad_loss_at_once():
+    loop, _ = advanced(2, poison=(0, 1))
     with pytest.raises(UserError, match="epoch 1, step 2"):
-        job.check_finite()
+        loop.check_finite()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_bad_weight_is_found_though_the_loss_was_good(bad):
-    job, _ = advanced(5)
-    job.check_finite()
+def test_check_finite_finds_a_bad_weight(bad):
+    loop, _ = advanced(5)
+    loop.check_finite()
     with torch.no_grad():
-        job.model.bias.fill_(bad)
-    with pytest.raises(UserError, match=r"epoch 2, step 2 \(step 5 in all\).*Try a lower --lr"):
-        job.check_finite()
+        loop.model.bias.fill_(bad)
+    with pytest.raises(UserError, match=r"epoch 2, step 2 \(step 5 in total\)") as caught:
+        loop.check_finite()
+    assert caught.value.option == "lr"
 
 
-# --- tensors by name ----------------------------------------------------------------------------------
+# --- callbacks ------------------------------------------------------------------------------------
 
 
-def test_named_takes_what_is_under_a_head_and_nothing_that_only_begins_alike():
+def test_run_calls_the_callbacks_after_every_step_and_closes():
+    loop, calls = Line(), []
+    loop.close = lambda: calls.append("close")
+    loop.run(lambda loop: calls.append((loop.epoch, loop.step_in_epoch)), None)
+    assert calls == [divmod(i + 1, STEPS) for i in range(EPOCHS * STEPS)] + ["close"]
+    assert loop.global_step == EPOCHS * STEPS
+
+
+def test_run_closes_after_an_error_in_a_callback():
+    loop, closed = Line(), []
+    loop.close = lambda: closed.append(loop.global_step)
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(stop)
+    assert closed == [1]
+
+
+# --- named tensors --------------------------------------------------------------------------------
+
+
+def test_strip_prefix():
     a, b, c = torch.zeros(3).split(1)
-    assert named("model", {"model/fc.bias": a, "models/x": b, "optimizer/0/model/": c}) == {"fc.bias": a}
-    assert named("none", {"model/x": a}) == {}
+    assert strip_prefix("model", {"model/fc.bias": a, "models/x": b, "optimizer/0/model/": c}) == {"fc.bias": a}
+    assert strip_prefix("none", {"model/x": a}) == {}
 
 
 def stepped(optimizer, channels_last=False):
@@ -228,8 +253,8 @@ def take_step(network, optimizer, seed):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_optimiser_goes_on_exactly_from_its_tensors(optimizer, channels_last):
-    """Files hold contiguous tensors, whatever the memory format of the weights."""
+def test_load_optimizer_continues_exactly(optimizer, channels_last):
+    """Checkpoints contain contiguous tensors, whatever the memory format of the weights."""
     network, made = stepped(optimizer, channels_last)
     for seed in range(3):
         take_step(network, made, seed)
