@@ -78,7 +78,7 @@ def test_shards_are_disjoint_and_complete(size):
 
 
 def test_local_batch_refuses_an_indivisible_batch():
-    with pytest.raises(UserError, match="256 .* 3 processes; use a batch of 255") as caught:
+    with pytest.raises(UserError, match=r"256 .* 3 processes; use a batch of 255") as caught:
         build_trainer(Config.of(mix="none"), "cpu", processes=ProcessGroup(1, 3))
     assert caught.value.option == "batch"
 
@@ -228,6 +228,7 @@ def test_estimated_transition_is_the_same_in_all_processes(in_two):
     assert len(first.unique()) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", ["simsiam", "mocov3"])
 def test_pretraining_in_two_processes(in_two, tmp_path, encoder):
     config = PretrainConfig(encoder=encoder, epochs=2, batch=256, probe_every=2)
@@ -454,9 +455,8 @@ def contents(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers by /proc")
-@pytest.mark.parametrize("rank", [0, 1])
-def test_torchrun_after_kill_reports_once_and_resumes_bitwise(tmp_path, in_two, rank):
-    """torchrun, kill -9 of one process, and resume by torchrun."""
+def test_torchrun_after_kill_reports_once_and_resumes_bitwise(tmp_path, in_two):
+    """torchrun, kill -9 of the process that writes, and resume by torchrun."""
     out, options = tmp_path / "killed", {k[2:]: v for k, v in zip(OPTIONS[::2], OPTIONS[1::2], strict=True)}
     config = Config.of(**{k: int(v) if v.isdigit() else v for k, v in options.items()})
     in_two(lambda processes: run(config, tmp_path / "alone", device="cpu", processes=processes) and None)
@@ -464,7 +464,7 @@ def test_torchrun_after_kill_reports_once_and_resumes_bitwise(tmp_path, in_two, 
     while epochs(out) < 2:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
-    os.kill(process_of(rank, process.pid), signal.SIGKILL)
+    os.kill(process_of(0, process.pid), signal.SIGKILL)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
     assert stderr.count("cll train: ") == 1
@@ -519,9 +519,12 @@ def test_join_processes_converts_errors_of_the_backend(torchrun_environment, in_
 
 
 def test_join_processes_reports_a_termination_by_torchrun(torchrun_environment, in_child):
+    def terminated():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
     def work():
         with pytest.raises(LostProcess), join_processes("cpu"):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(10)
+            terminated()
 
     assert os.waitpid(in_child(work), 0)[1] == 0
