@@ -238,9 +238,8 @@ def test_pretraining_in_two_processes(in_two, tmp_path, encoder):
         for _ in range(2):
             loop.advance()
         folder = tmp_path / f"{encoder}{processes.rank}"
-        return loop.objective.state_dict(), pretrain(config, folder, device="cpu", processes=processes).get(
-            "oracle_knn"
-        )
+        result = pretrain(config, folder, device="cpu", processes=processes)
+        return loop.objective.state_dict(), result.get("oracle_knn")
 
     (first, knn), (second, none) = in_two(work)
     assert all(torch.equal(first[k], second[k]) for k in first)
