@@ -1,5 +1,6 @@
-"""What is kept between runs: named by content, verified, made by one process at a time."""
+"""The cache of stages: named by content, verified, computed by one process at a time."""
 
+import logging
 import os
 import signal
 import time
@@ -8,50 +9,57 @@ import pytest
 import torch
 
 from complementary import files
-from complementary.clusters import assignments
-from complementary.clusters import cache as stages
+from complementary.clusters import cache
 from complementary.errors import UserError
 
-INPUTS = torch.arange(60, dtype=torch.float32).view(20, 3)
-HOME = torch.arange(20) % 4
-DECIDES = {"encoder": "pixels", "clusters": 4}
+TENSOR = torch.arange(20) % 4
+KEY = {"encoder": "pixels", "clusters": 4}
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def stages(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "stages"
+
+
+def read(path):
+    return files.read_checkpoint(path)[0]["t"]
+
+
+def write(path, tensor):
+    files.write_checkpoint(path, {"t": tensor}, {})
+
+
+def cached(make=lambda: TENSOR, key=KEY, write=write):
+    return cache.cached("clusters", key, make, read, write)
 
 
 def refuse():
-    raise AssertionError("it was made again")
+    raise AssertionError("computed again")
 
 
-def test_what_was_made_once_is_not_made_again(cache, capsys):
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
-    assert torch.equal(stages.clusters(INPUTS, 4, dict(reversed(DECIDES.items())), refuse), HOME)
-    (path,) = (cache / "stages").iterdir()
-    assert path == stages.place(stages.named("clusters", DECIDES) + ".safetensors")
-    assert assignments.read(path, INPUTS)[1]["made_by"] == DECIDES
-    assert capsys.readouterr().err == ""
+def test_cached_computes_once(stages, caplog):
+    assert torch.equal(cached(), TENSOR)
+    assert torch.equal(cached(refuse, dict(reversed(KEY.items()))), TENSOR)
+    (path,) = stages.iterdir()
+    assert path == cache.stage_path(cache.stage_name("clusters", KEY) + ".safetensors")
+    assert not caplog.records
 
 
-def test_whatever_decides_changes_the_name():
-    names = {stages.named("clusters", d) for d in (DECIDES, DECIDES | {"clusters": 5}, {"encoder": "pixels"}, {})}
-    assert len(names) == 4
+def test_cached_without_a_key_stores_nothing(stages):
+    assert torch.equal(cached(key=None), TENSOR)
+    assert not stages.exists()
 
 
-def test_a_file_counts_by_its_content(tmp_path):
-    for name, content in (("a", b"x" * 100_000), ("b", b"x" * 100_000), ("c", b"x" * 99_999 + b"y")):
-        (tmp_path / name).write_bytes(content)
-    a, b, c = (files.fingerprint_file(tmp_path / name) for name in "abc")
-    assert a == b != c
+def test_stage_name_depends_on_kind_and_key():
+    keys = (KEY, KEY | {"clusters": 5}, {"encoder": "pixels"}, {})
+    assert len({cache.stage_name(kind, key) for key in keys for kind in ("clusters", "features")}) == 8
 
 
-# --- damage -------------------------------------------------------------------------------------------
+# --- damage -------------------------------------------------------------------------------------------------------
 
 
-def flip(path):
+def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -60,49 +68,49 @@ def flip(path):
 DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
     "empty": lambda path: path.write_bytes(b""),
-    "flipped bit": flip,
+    "flipped bit": flip_a_bit,
     "text": lambda path: path.write_text("clusters"),
-    "of other examples": lambda path: assignments.write(path, HOME, 4, INPUTS + 1, {}),
-    "of fewer examples": lambda path: assignments.write(path, HOME[:9], 4, INPUTS[:9], {}),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_made_again_with_one_line(cache, capsys, damage):
-    stages.clusters(INPUTS, 4, DECIDES, lambda: HOME)
-    (path,) = (cache / "stages").iterdir()
+def test_cached_computes_a_damaged_stage_again_with_one_warning(stages, caplog, damage):
+    cached()
+    (path,) = stages.iterdir()
     whole = path.read_bytes()
     DAMAGES[damage](path)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
-    assert capsys.readouterr().err == f"the clusters kept in {path} are damaged; clustering again\n"
+    assert torch.equal(cached(), TENSOR)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert str(path) in record.getMessage()
     assert path.read_bytes() == whole
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, refuse), HOME)
+    assert torch.equal(cached(refuse), TENSOR)
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_keeping(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").write_text("no folder")
+def test_cached_returns_the_result_if_the_cache_is_not_writable(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "file" / "cache"))
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("the clusters will not be kept: The cache ")
+    assert torch.equal(cached(), TENSOR)
+    (record,) = caplog.records
+    assert "not cached" in record.getMessage()
 
 
-def test_a_disk_that_fills_up_costs_only_the_keeping(monkeypatch, capsys, cache):
+def test_cached_returns_the_result_if_the_disk_is_full(caplog):
     def full(*_):
-        raise UserError("it cannot be written (No space left on device).")
+        raise UserError("No space left on device.")
 
-    monkeypatch.setattr(assignments, "write", full)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
-    assert capsys.readouterr().err == "the clusters are not kept: it cannot be written (No space left on device).\n"
-
-
-def test_an_error_in_the_making_is_not_swallowed(cache):
-    with pytest.raises(AssertionError, match="it was made again"):
-        stages.clusters(INPUTS, 4, DECIDES, refuse)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME), "and the lock is free"
+    assert torch.equal(cached(write=full), TENSOR)
+    (record,) = caplog.records
+    assert "No space left" in record.getMessage()
 
 
-# --- two processes ------------------------------------------------------------------------------------
+def test_cached_raises_errors_of_the_computation_and_frees_the_lock():
+    with pytest.raises(AssertionError, match="computed again"):
+        cached(refuse)
+    assert torch.equal(cached(), TENSOR)
+
+
+# --- two processes ------------------------------------------------------------------------------------------------
 
 
 def wait_for(path):
@@ -110,50 +118,51 @@ def wait_for(path):
         if path.exists():
             return
         time.sleep(0.01)
-    raise AssertionError(f"{path} did not come")
+    raise AssertionError(f"{path} did not appear")
 
 
-def test_the_second_process_waits_for_the_first_and_takes_its_result(tmp_path, in_child, capsys):
-    begun = tmp_path / "begun"
+def test_cached_waits_for_another_process_and_uses_its_result(tmp_path, in_child, caplog):
+    caplog.set_level(logging.INFO, "complementary")
+    started = tmp_path / "started"
 
-    def slowly():
-        begun.touch()
+    def slow():
+        started.touch()
         time.sleep(0.5)
-        return HOME
+        return TENSOR
 
-    child = in_child(lambda: stages.clusters(INPUTS, 4, DECIDES, slowly))
-    wait_for(begun)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, refuse), HOME)
+    child = in_child(lambda: cached(slow))
+    wait_for(started)
+    assert torch.equal(cached(refuse), TENSOR)
     assert os.waitpid(child, 0)[1] == 0
-    assert capsys.readouterr().err == "another process is clustering the same examples right now; waiting for it\n"
+    assert ["waiting" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_a_process_that_is_killed_holds_nobody_up(tmp_path, in_child):
-    begun = tmp_path / "begun"
+def test_cached_does_not_wait_for_a_killed_process(tmp_path, in_child):
+    started = tmp_path / "started"
 
     def forever():
-        begun.touch()
+        started.touch()
         time.sleep(600)
-        return HOME
 
-    child = in_child(lambda: stages.clusters(INPUTS, 4, DECIDES, forever))
-    wait_for(begun)
+    child = in_child(lambda: cached(forever))
+    wait_for(started)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert torch.equal(stages.clusters(INPUTS, 4, DECIDES, lambda: HOME), HOME)
+    assert torch.equal(cached(), TENSOR)
 
 
-def test_other_stages_do_not_wait(tmp_path, in_child, capsys):
-    begun, done = tmp_path / "begun", tmp_path / "done"
+def test_cached_does_not_wait_for_other_stages(tmp_path, in_child, caplog):
+    caplog.set_level(logging.INFO, "complementary")
+    started, done = tmp_path / "started", tmp_path / "done"
 
     def until_done():
-        begun.touch()
+        started.touch()
         wait_for(done)
-        return HOME
+        return TENSOR
 
-    child = in_child(lambda: stages.clusters(INPUTS, 4, DECIDES, until_done))
-    wait_for(begun)
-    stages.clusters(INPUTS, 4, DECIDES | {"seed": 1}, lambda: HOME)
+    child = in_child(lambda: cached(until_done))
+    wait_for(started)
+    cached(key=KEY | {"seed": 1})
     done.touch()
     assert os.waitpid(child, 0)[1] == 0
-    assert capsys.readouterr().err == ""
+    assert not caplog.records

@@ -1,6 +1,4 @@
-"""The neighbour graph's eigenvectors: against their definition, against scikit-learn, and what they are good for."""
-
-from pathlib import Path
+"""Spectral embedding against its definition and against scikit-learn, and clusters that k-means alone does not find."""
 
 import numpy as np
 import pytest
@@ -14,12 +12,8 @@ from torch import Tensor
 
 import complementary.clusters.spectral as module
 from complementary import data
-from complementary.clusters import assign
-from complementary.clusters.assign import cluster_points, clusters_of, points_of
 from complementary.clusters.kmeans import kmeans
 from complementary.clusters.spectral import leading, nearest, spectral
-from complementary.config import Config
-from complementary.errors import UserError
 from complementary.oracle import same_class
 
 
@@ -49,7 +43,7 @@ def matrix_by_hand(points: Tensor, neighbours: int) -> np.ndarray:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 60), st.integers(1, 8), st.integers(1, 7), st.integers(0, 5))
-def test_neighbours_are_those_of_a_full_sort(count: int, wanted: int, rows: int, seed: int) -> None:
+def test_nearest_equals_a_full_sort(count: int, wanted: int, rows: int, seed: int) -> None:
     wanted = min(wanted, count - 1)
     points = F.normalize(torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)))
     cells, module.CELLS = module.CELLS, rows * count  # a few rows at a time
@@ -65,13 +59,13 @@ def test_neighbours_are_those_of_a_full_sort(count: int, wanted: int, rows: int,
 
 
 @pytest.mark.parametrize("dense", [2_000, 0])
-def test_the_vectors_span_the_leading_eigenspace(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spectral_spans_the_leading_eigenspace(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DENSE", dense)  # the whole matrix, and LOBPCG on the sparse one
     points, _ = two_moons(300)
     matrix = matrix_by_hand(points, 10)
     values, vectors = np.linalg.eigh(matrix)
     wanted = vectors[:, ::-1][:, :6]
-    assert values[-6] - values[-7] > 1e-4  # the sixth and the seventh can be told apart
+    assert values[-6] - values[-7] > 1e-4  # a gap after the sixth
     found = spectral(points, dimensions=6, neighbours=10).double().numpy()
     torch.testing.assert_close(torch.tensor(found).norm(dim=1), torch.ones(300).double())
     # Rows are scaled to unit length; up to that, and a rotation, both are the same. Compare the cosines of rows.
@@ -79,7 +73,8 @@ def test_the_vectors_span_the_leading_eigenspace(dense: int, monkeypatch: pytest
     assert np.abs(found @ found.T - rows @ rows.T).max() < 0.02
 
 
-def test_the_sparse_way_finds_all_thirty_dimensions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_spectral_sparse_solver_finds_all_30_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
     source = torch.Generator().manual_seed(0)
     centres, home = torch.randn(30, 24, generator=source), torch.arange(1_800) % 30
     points = F.normalize(centres[home] + 0.7 * torch.randn(1_800, 24, generator=source))
@@ -90,14 +85,14 @@ def test_the_sparse_way_finds_all_thirty_dimensions_too(monkeypatch: pytest.Monk
     assert float((dense @ dense.T - sparse @ sparse.T).abs().mean()) < 0.01
 
 
-def test_progress_is_told() -> None:
-    told: list[int] = []
+def test_spectral_reports_progress() -> None:
+    done: list[int] = []
     points, _ = two_moons(400)
-    spectral(points, tell=told.append)
-    assert told[-1] == 400
+    spectral(points, progress=done.append)
+    assert done[-1] == 400
 
 
-def test_linked_points_stay_together_where_balls_fail() -> None:
+def test_spectral_clusters_separate_two_moons() -> None:
     points, truth = two_moons()
     plain = kmeans(points, 2).assignment
     linked = kmeans(leading(spectral(points), 2), 2).assignment
@@ -105,7 +100,7 @@ def test_linked_points_stay_together_where_balls_fail() -> None:
     assert same_class(linked, truth) > 0.98
 
 
-def test_as_good_as_scikit_learns_embedding() -> None:
+def test_spectral_clusters_match_those_of_scikit_learn() -> None:
     digits = data.load("digits").train
     points, truth = F.normalize(digits.inputs.flatten(1).float()), digits.truth
     assert truth is not None
@@ -120,7 +115,7 @@ def test_as_good_as_scikit_learns_embedding() -> None:
     assert same_class(ours, truth) > same_class(plain, truth)
 
 
-def test_the_same_twice_and_in_any_order() -> None:
+def test_spectral_is_deterministic_and_independent_of_order() -> None:
     source = torch.Generator().manual_seed(0)
     centres, home = torch.randn(8, 16, generator=source), torch.arange(2_400) % 8
     points = F.normalize(centres[home] + 0.9 * torch.randn(2_400, 16, generator=source))  # the sparse way
@@ -133,48 +128,20 @@ def test_the_same_twice_and_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 15])
-def test_few_points(count: int) -> None:
+def test_spectral_of_few_points(count: int) -> None:
     points = F.normalize(torch.randn(count, 5, generator=torch.Generator().manual_seed(1)))
     vectors = spectral(points)
     assert vectors.shape[0] == count
     assert bool(torch.isfinite(vectors).all())
 
 
-def test_points_that_resemble_nobody_do_not_end_in_nan() -> None:
+def test_spectral_of_isolated_points_is_finite() -> None:
     points = torch.cat([torch.eye(40), -torch.eye(40)])
     assert bool(torch.isfinite(spectral(points)).all())
 
 
-def test_a_training_can_ask_for_it() -> None:
-    digits = data.load("digits")
-    chosen = torch.arange(len(digits.train.inputs))
-    config = Config.of(data="digits", encoder="pixels", clusters=20, clustering="spectral")
-    assert digits.train.truth is not None
-    found = clusters_of(config, digits, chosen)
-    torch.testing.assert_close(found, cluster_points(config, points_of(config, digits, chosen), 20))
-    plain = clusters_of(config.with_(clustering="kmeans"), digits, chosen)
-    assert same_class(found, digits.train.truth) > same_class(plain, digits.train.truth)
-    assert config.hash() != config.with_(clustering="kmeans").hash()
-
-
-def test_large_sets_are_linked_once_for_all_numbers_of_clusters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
-    monkeypatch.setattr(assign, "LONG", 100)
-    digits, chosen = data.load("digits"), torch.arange(700)
-    for count in (5, 12):
-        clusters_of(Config.of(data="digits", encoder="pixels", clusters=count, clustering="spectral"), digits, chosen)
-    assert capsys.readouterr().err.count("finding the neighbours of 700 examples") == 1
-
-
-def test_clusters_from_a_file_are_not_clustered_otherwise() -> None:
-    with pytest.raises(UserError, match=r"clustering is spectral.*--assignments"):
-        Config.of(assignments="a.safetensors", clustering="spectral")
-
-
 @pytest.mark.gpu
-def test_the_card_links_the_same_points() -> None:
+def test_spectral_on_a_gpu_separates_two_moons() -> None:
     points, truth = two_moons(3_000)
     vectors = spectral(points.cuda(), 4).cpu()
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3_000))
