@@ -5,7 +5,7 @@ main options. ``--help-all`` also shows those with the metadata ``ADVANCED``; th
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -111,13 +111,6 @@ def parse(kind: type[AnyOptions], arguments: Sequence[str], prog: str) -> AnyOpt
         An instance of ``kind``. A `UserError` of its checks is raised as it is.
     """
     return cast(AnyOptions, _read(kind, arguments, prog).build())
-
-
-def call(function: Callable[..., None], arguments: Sequence[str], prog: str) -> None:
-    """Read the command line of a function, whose parameters are the options, and call it."""
-    _OPTIONS.clear()
-    _OPTIONS.update(inspect.signature(function).parameters)
-    tyro.cli(function, args=arguments, prog=prog)
 
 
 def parse_run(

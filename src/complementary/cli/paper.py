@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from complementary.cli.options import OptionalInt, OptionalPath, parse
+from complementary.cli.options import parse
 from complementary.cli.sweep import Execution, run_cells
 from complementary.errors import UserError, require
 from complementary.files import atomic_write
@@ -53,7 +53,7 @@ class RunStudies(Execution):
     """The studies; see cll paper list."""
     protocol: Protocol | None = None
     """ours or paper; by default paper for as-coded, else ours."""
-    seeds: OptionalInt = None
+    seeds: int | None = None
     """Number of seeds; by default 3 (5 for p-values, 1 for gradients)."""
     epochs: int = EPOCHS
     """Epochs of each run."""
@@ -61,7 +61,7 @@ class RunStudies(Execution):
     """Epochs of an encoder."""
     where: tuple[str, ...] = ()
     """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
-    assignments_from: OptionalPath = None
+    assignments_from: Path | None = None
     """A folder of stored clusters, such as results/clusters, which are used where they fit. For noise this folder is
     used by default, if it exists."""
     store: Path = RUNS
@@ -70,7 +70,7 @@ class RunStudies(Execution):
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
     pretrain: bool = False
     """noise: also pretrain encoders that are not cached; otherwise settings that need them are skipped."""
-    plot: OptionalPath = None
+    plot: Path | None = None
     """Also draw the figure to this PNG file (one study only)."""
     dry_run: bool = False
     """Only list the runs."""
@@ -95,7 +95,7 @@ class Reading:
 
     store: tuple[Path, ...] = ()
     """Folders of results; by default runs/paper and results/paper, if they exist."""
-    epochs: OptionalInt = None
+    epochs: int | None = None
     """Only runs of this length; by default, for each setting, the longest ones."""
     skip_damaged: bool = False
     """Skip damaged files with a warning."""
@@ -127,11 +127,11 @@ class Show(Reading):
     """ours or paper; by default paper for as-coded, else ours."""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     """Format of the tables; csv has all settings, in full precision."""
-    out: OptionalPath = None
+    out: Path | None = None
     """Write to this file (it is replaced) instead of the terminal."""
     blank: bool = False
     """Also show settings of which nothing was run."""
-    plot: OptionalPath = None
+    plot: Path | None = None
     """Also draw the figure to this PNG file."""
 
 
@@ -141,7 +141,7 @@ class ShowStatus(Reading):
 
     protocol: Protocol | None = None
     """ours or paper; by default both."""
-    seeds: OptionalInt = None
+    seeds: int | None = None
     """Number of seeds that are wanted; by default 3 (5 for p-values, 1 for gradients)."""
 
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from complementary.errors import import_optional
-
 if TYPE_CHECKING:  # rich is imported on first use: commands that only print help need to start quickly
     from rich.progress import Progress, TaskID
 
@@ -251,30 +249,3 @@ def format_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
-
-
-# --- to be removed: names that other modules still import ---------------------------------------------------------
-
-Say = Callable[[str], None]
-to_stderr = _print_line
-size = format_size
-
-
-def need(module: str, purpose: str) -> Any:  # noqa: D103
-    return import_optional(module, purpose)
-
-
-def pillow_image() -> Any:  # noqa: D103
-    return need("PIL.Image", "Decoding images")
-
-
-@contextmanager
-def bar(what: str, total: int | None, of_bytes: bool = False) -> Iterator[Callable[[int], None]]:  # noqa: D103
-    done, logger = 0, logging.getLogger(__name__)
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        log_progress(logger, what, done, total, "bytes" if of_bytes else "")
-
-    yield advance
