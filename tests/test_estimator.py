@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -199,6 +201,23 @@ def test_pickle_is_about_as_large_as_the_weights():
     weights = sum(w.numel() * 4 for w in model.predictor_.network.parameters())
     assert weights == 4 * 10 * 3073
     assert len(pickle.dumps(model)) < weights + 10_000
+
+
+def test_classifier_works_without_scikit_learn():
+    code = """
+import sys
+sys.modules["sklearn"] = None
+import numpy as np
+from complementary import ComplementaryClassifier
+model = ComplementaryClassifier(mix="none", epochs=1, device="cpu")
+try:
+    model.predict(np.zeros((1, 2)))
+except ValueError as error:
+    print(type(error).__name__)
+print(model.fit(np.zeros((40, 2)), np.arange(40) % 3).predict_proba(np.zeros((1, 2))).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["NotFittedError", "(1,", "3)"], done.stderr
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
