@@ -14,7 +14,7 @@ from torch import Tensor
 
 from complementary import labels
 from complementary.config import Config
-from complementary.data.dataset import Dataset, Split
+from complementary.data.dataset import Dataset, Split, as_inputs, moments
 from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
@@ -305,38 +305,3 @@ def _warn_about_unused_classes(excluded: Tensor) -> None:
             "labels start at 1 instead of 0?",
             stacklevel=3,
         )
-
-
-# --- to be removed: data/dataset.py is about to offer both ------------------------------------------------
-
-
-def as_inputs(X: ArrayLike) -> Tensor:
-    """Images -> uint8 [N, C, H, W]; anything else -> float32 [N, D]."""
-    array = np.asarray(X)
-    if array.ndim in (3, 4):
-        if array.dtype != np.uint8:
-            raise UserError(f"Images must be uint8 (0..255), found {array.dtype}; convert them, or flatten to vectors.")
-        images = torch.from_numpy(np.ascontiguousarray(array))
-        if images.ndim == 3:
-            return images[:, None]
-        return images.permute(0, 3, 1, 2).contiguous() if images.shape[3] in (1, 3) else images
-    if array.ndim != 2:
-        raise UserError(f"X has shape {list(array.shape)}; wanted vectors [N, D] or images [N, H, W] or [N, H, W, C].")
-    try:
-        return torch.from_numpy(array.astype(np.float32))
-    except (TypeError, ValueError):
-        raise UserError(f"X holds {array.dtype} values that are not numbers; encode them first.") from None
-
-
-def moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel (on a 0–1 scale) or per feature."""
-    if inputs.ndim == 4:
-        # in slices: a float copy of all images would take four times their memory
-        parts = [part.double() / 255 for part in inputs.split(4096)]
-        count = inputs.numel() / inputs.shape[1]
-        mean = sum(p.sum((0, 2, 3)) for p in parts) / count
-        square = sum(p.square().sum((0, 2, 3)) for p in parts) / count
-        std = (square - mean**2).clamp_min(0).sqrt()
-    else:
-        mean, std = inputs.double().mean(0), inputs.double().std(0, unbiased=False)
-    return tuple(mean.tolist()), tuple(torch.where(std > 1e-8, std, 1.0).tolist())

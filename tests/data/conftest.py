@@ -1,8 +1,9 @@
-"""Small files in every format, a cache of its own for each test, and a tiny named set."""
+"""Small files in every format, a cache of its own for each test, and a tiny named dataset."""
 
 import gzip
 import http.server
 import io
+import logging
 import struct
 import tarfile
 import threading
@@ -15,22 +16,22 @@ import pytest
 
 from complementary.data import cache
 from complementary.data.cache import sha256
-from complementary.data.registry import TABLE, NamedSet
-
-Lines = list[str]
+from complementary.data.registry import REGISTRY, NamedSet
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees the user's cache or data folder."""
+    """A fresh cache; the user's cache and data folder are never used."""
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("COMPLEMENTARY_DATA", raising=False)
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def said() -> Lines:
-    return []
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The messages that the package has logged so far."""
+    caplog.set_level(logging.INFO, "complementary")
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -70,7 +71,7 @@ def tiny_arrays() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def tiny_files(tiny_arrays: dict[str, np.ndarray]) -> dict[str, bytes]:
-    """The four gzip IDX files of the tiny set."""
+    """The four gzip IDX files of the tiny dataset."""
     files = {}
     for split, name in (("train", "train"), ("test", "t10k")):
         images, labels = tiny_arrays[f"{split}/inputs"][:, 0], tiny_arrays[f"{split}/truth"].astype(np.uint8)
@@ -81,9 +82,9 @@ def tiny_files(tiny_arrays: dict[str, np.ndarray]) -> dict[str, bytes]:
 
 @pytest.fixture
 def tiny(tiny_arrays: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> NamedSet:
-    """A set of 12 + 6 images with 3 classes, in the table for the time of the test; no address."""
+    """A dataset of 12 + 6 images with 3 classes, registered during the test; without a download."""
     spec = replace(
-        TABLE["mnist"],
+        REGISTRY["mnist"],
         name="tiny",
         classes=("a", "b", "c"),
         shape=(1, 5, 4),
@@ -93,7 +94,7 @@ def tiny(tiny_arrays: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) ->
         downloads=(),
         sha256={key: sha256(array) for key, array in tiny_arrays.items()},
     )
-    monkeypatch.setitem(TABLE, "tiny", spec)
+    monkeypatch.setitem(REGISTRY, "tiny", spec)
     return spec
 
 
@@ -113,19 +114,19 @@ def images() -> np.ndarray:
 
 @pytest.fixture
 def store() -> Callable[..., None]:
-    """Write named arrays to a cache as a set."""
+    """Write named arrays to a cache as a dataset."""
 
-    def write(root: Path, name: str, **arrays: np.ndarray) -> None:
-        with cache.lock(root, name, print), cache.writing(root, name) as draft:
+    def write(root: Path, name: str, base: str | None = None, **arrays: np.ndarray) -> None:
+        with cache.lock(root, name), cache.write(root, name) as draft:
             for key, array in arrays.items():
-                draft.put(key, array)
-            cache.commit(root, name, draft, {"source": "a test"})
+                draft.save(key, array)
+            draft.manifest = {"source": "a test", "base": base}
 
     return write
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files`` by path; ``cut`` bytes at most per answer, with or without Range; notes every start."""
+    """Serves ``files`` by path; ``cut`` bytes at most per answer, with or without Range; records every start."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from complementary.data import Dataset, Split
-from complementary.data.dataset import moments
+from complementary.data import Dataset, Split, as_inputs, moments
 from complementary.errors import UserError
 
 IMAGES = torch.zeros(4, 1, 5, 5, dtype=torch.uint8)
@@ -18,62 +18,112 @@ def dataset(train, test=None):
 
 
 @pytest.mark.parametrize("inputs", [IMAGES, VECTORS])
-def test_sound_sets_pass(inputs):
+def test_dataset_accepts_images_and_vectors(inputs):
     made = dataset(Split(inputs, TRUTH, torch.eye(2, dtype=torch.uint8)[TRUTH]), Split(inputs, TRUTH))
     assert len(made.train) == 4
 
 
-def test_take_keeps_labels_together():
-    part = Split(IMAGES, TRUTH, torch.eye(2, dtype=torch.uint8)[TRUTH]).take(torch.tensor([1, 2]))
-    assert (len(part), part.truth.tolist(), part.excluded.tolist()) == (2, [1, 0], [[0, 1], [1, 0]])
-
-
 @pytest.mark.parametrize(
-    ("split", "sentence"),
+    ("split", "message"),
     [
-        (Split(IMAGES.float()), r"x \(train\): inputs must be images uint8 .* found float32 \[4, 1, 5, 5\]"),
-        (Split(IMAGES[:0]), "holds no examples"),
-        (Split(VECTORS.fill_(1).index_fill(0, torch.tensor([2]), torch.nan)), "example 2 holds NaN"),
-        (Split(torch.zeros(4, 0)), r"holds no examples: its inputs are \[4, 0\]"),
-        (Split(IMAGES, TRUTH[:, None]), r"true labels have shape \[4, 1\], wanted \[N\]"),
+        (Split(IMAGES.float()), r"x \(train\).* found float32 \[4, 1, 5, 5\]"),
+        (Split(IMAGES[:0]), "no examples"),
+        (Split(VECTORS.fill_(1).index_fill(0, torch.tensor([2]), torch.nan)), "example 2 .*NaN"),
+        (Split(torch.zeros(4, 0)), r"no examples.* \[4, 0\]"),
+        (Split(IMAGES, TRUTH[:, None]), r"true labels .*\[4, 1\], expected \[N\]"),
         (Split(IMAGES, TRUTH[:3]), "4 examples but 3 true labels"),
         (Split(IMAGES, TRUTH + 1), "a true label is 2"),
-        (Split(IMAGES, None, torch.ones(4, 3, dtype=torch.uint8)), r"shape \[4, 3\], wanted \[N, 2\]"),
+        (Split(IMAGES, None, torch.ones(4, 3, dtype=torch.uint8)), r"\[4, 3\], expected \[N, 2\]"),
         (Split(IMAGES, None, torch.ones(4, 2, dtype=torch.uint8)), "excludes every class"),
     ],
 )
-def test_unsound_sets_are_refused(split, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_dataset_refuses_invalid_splits(split, message):
+    with pytest.raises(UserError, match=message):
         dataset(split)
 
 
-def test_the_test_split_is_checked_too():
+def test_dataset_checks_the_test_split():
     with pytest.raises(UserError, match=r"x \(test\)"):
         dataset(Split(IMAGES), Split(IMAGES, TRUTH + 5))
 
 
+def test_dataset_refuses_splits_of_different_shapes():
+    with pytest.raises(UserError, match=r"\[2\], but train examples \[3\]"):
+        dataset(Split(VECTORS), Split(torch.zeros(4, 2), TRUTH))
+
+
+def test_split_take_selects_inputs_and_labels():
+    part = Split(IMAGES, TRUTH, torch.eye(2, dtype=torch.uint8)[TRUTH]).take(torch.tensor([1, 2]))
+    assert (len(part), part.truth.tolist(), part.excluded.tolist()) == (2, [1, 0], [[0, 1], [1, 0]])
+
+
+# --- as_inputs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((5, 8, 6), (5, 1, 8, 6)),
+        ((5, 8, 6, 3), (5, 3, 8, 6)),
+        ((5, 3, 8, 6), (5, 3, 8, 6)),
+        ((5, 8, 6, 1), (5, 1, 8, 6)),
+    ],
+)
+def test_as_inputs_accepts_images_in_every_layout(shape, expected):
+    array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    inputs = as_inputs(array)
+    assert tuple(inputs.shape) == expected
+    assert inputs.is_contiguous()
+    assert sorted(inputs.flatten().tolist()) == sorted(array.ravel().tolist())
+
+
+@pytest.mark.parametrize("shape", [(5, 8, 6, 4), (5, 12, 8, 8)])
+def test_as_inputs_refuses_other_numbers_of_channels(shape):
+    with pytest.raises(UserError, match="1 or 3 channels"):
+        as_inputs(np.zeros(shape, np.uint8))
+
+
+@given(st.sampled_from([np.float64, np.int16, np.uint8, np.float32, bool, object]))
+def test_as_inputs_converts_vectors_to_float32(dtype):
+    assert as_inputs(np.ones((4, 3), dtype)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 3, 4), np.float32), np.zeros(3), np.array([["a"]])])
+def test_as_inputs_refuses_other_arrays(array):
+    with pytest.raises(UserError, match=r"mine has type .*uint8"):
+        as_inputs(array, "mine")
+
+
+def test_as_inputs_refuses_objects_that_are_no_numbers():
+    with pytest.raises(UserError, match="not numbers"):
+        as_inputs(np.array([["a", 1]], object))
+
+
+def test_as_inputs_does_not_copy_and_accepts_read_only_arrays():
+    images, vectors = np.zeros((2, 3, 4, 4), np.uint8), np.zeros((2, 3), np.float32)
+    for array in (images, vectors):
+        array.flags.writeable = False
+        assert np.shares_memory(as_inputs(array).numpy(), array)
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+
 @given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=4, max_dims=4, max_side=4)))
-def test_images(images):
+def test_moments_of_images_match_numpy(images):
     mean, std = moments(images)
-    assert np.allclose(mean, (images / 255).mean((0, 2, 3)), atol=1e-6)
+    assert np.allclose(mean, (images / 255).mean((0, 2, 3)), atol=1e-12)
     varies = np.ptp(images, (0, 2, 3)) > 0
-    assert np.allclose(std, np.where(varies, (images / 255).std((0, 2, 3)), 1), atol=1e-5)
+    assert np.allclose(std, np.where(varies, (images / 255).std((0, 2, 3)), 1), atol=1e-12)
+    assert moments(torch.from_numpy(images)) == (mean, std)
 
 
-def test_vectors_and_constant_features():
-    mean, std = moments(np.array([[1, 5], [3, 5]], np.float32))
-    assert mean == [2, 5]
-    assert std == [1, 1]
+def test_moments_of_constant_features_have_deviation_one():
+    assert moments(np.array([[1, 5], [3, 5]], np.float32)) == ((2, 5), (1, 1))
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1, 1e9])
-def test_features_of_any_scale_keep_their_deviation(scale):
-    values = (np.array([[1.0], [2], [4]]) * scale).astype(np.float32)
-    mean, std = moments(values)
+def test_moments_of_features_at_any_scale(scale):
+    mean, std = moments((np.array([[1.0], [2], [4]]) * scale).astype(np.float32))
     assert mean == pytest.approx([7 / 3 * scale], rel=1e-6)
     assert std == pytest.approx([np.std([1, 2, 4]) * scale], rel=1e-6)
-
-
-def test_train_and_test_must_have_one_shape():
-    with pytest.raises(UserError, match=r"test examples are \[2\], but train examples are \[3\]"):
-        dataset(Split(VECTORS), Split(torch.zeros(4, 2), TRUTH))

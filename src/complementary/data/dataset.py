@@ -1,10 +1,11 @@
-"""What a dataset is: inputs, class names and, where known, true or complementary labels."""
+"""`Dataset` and `Split`: inputs, class names and, where known, true or complementary labels."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from complementary.errors import UserError
@@ -15,8 +16,10 @@ from complementary.labels import check_classes, check_excluded
 class Split:
     """The examples of one split.
 
-    ``inputs``: images uint8 [N, C, H, W], or vectors float32 [N, D]. ``truth``: int64 [N] or None.
-    ``excluded``: complementary labels that came with the data, uint8 [N, K], or None.
+    Attributes:
+        inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D].
+        truth: True classes int64 [N], or None if unknown.
+        excluded: Complementary labels that came with the data, uint8 [N, K], or None. A 1 means "not this class".
     """
 
     inputs: Tensor
@@ -27,7 +30,7 @@ class Split:
         return len(self.inputs)
 
     def take(self, index: Tensor) -> "Split":
-        """The examples at ``index`` int [M]."""
+        """Select the examples at ``index`` int [M]."""
         truth = None if self.truth is None else self.truth[index]
         excluded = None if self.excluded is None else self.excluded[index]
         return Split(self.inputs[index], truth, excluded)
@@ -35,10 +38,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named set. ``mean`` and ``std``: one number per channel (images, on a 0–1 scale) or per feature.
+    """A named dataset. Shapes, labels and values are checked when it is created.
 
-    ``flip``: whether a mirrored image keeps its class (not so for digits). ``head``: the size of the
-    largest class in the paper's long tails, where the paper fixes it.
+    Attributes:
+        name: Name for messages and file names.
+        train: Training split.
+        test: Test split with true labels, or None.
+        classes: Names of the K classes; empty for a dataset without labels.
+        mean: Mean per channel (images, on a 0-1 scale) or per feature (vectors).
+        std: Standard deviation, as ``mean``.
+        flip: Whether a horizontal flip keeps the class. False for digits and text.
+        head: Size of the largest class in the paper's long tails, where the paper fixes it.
     """
 
     name: str
@@ -53,16 +63,16 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             if split is not None:
-                _check(f"{self.name} ({part})", split, len(self.classes))
+                _check_inputs(f"{self.name} ({part})", split.inputs)
+                _check_labels(f"{self.name} ({part})", split, len(self.classes))
         if self.test is not None and self.test.inputs.shape[1:] != self.train.inputs.shape[1:]:
             raise UserError(
-                f"{self.name}: test examples are {list(self.test.inputs.shape[1:])}, but train examples are "
+                f"{self.name}: test examples have shape {list(self.test.inputs.shape[1:])}, but train examples "
                 f"{list(self.train.inputs.shape[1:])}; both must have the same shape."
             )
 
 
-def _check(name: str, split: Split, classes: int) -> None:
-    inputs = split.inputs
+def _check_inputs(name: str, inputs: Tensor) -> None:
     images = inputs.dtype == torch.uint8 and inputs.ndim == 4
     vectors = inputs.dtype == torch.float32 and inputs.ndim == 2
     if not (images or vectors):
@@ -71,48 +81,97 @@ def _check(name: str, split: Split, classes: int) -> None:
             f"found {str(inputs.dtype).removeprefix('torch.')} {list(inputs.shape)}."
         )
     if inputs.numel() == 0:
-        raise UserError(f"{name} holds no examples: its inputs are {list(inputs.shape)}.")
+        raise UserError(f"{name} contains no examples: its inputs have shape {list(inputs.shape)}.")
     if vectors and not bool(torch.isfinite(inputs).all()):
         row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
-        raise UserError(f"{name}: example {row} holds NaN or infinity; clean or drop such rows first.")
-    for what, labels in (("true", split.truth), ("complementary", split.excluded)):
-        if labels is not None and len(labels) != len(inputs):
-            raise UserError(f"{name}: {len(inputs)} examples but {len(labels)} {what} labels; they must match.")
+        raise UserError(f"{name}: example {row} contains NaN or infinity; clean or drop such rows first.")
+
+
+def _check_labels(name: str, split: Split, classes: int) -> None:
+    for kind, labels in (("true", split.truth), ("complementary", split.excluded)):
+        if labels is not None and len(labels) != len(split):
+            raise UserError(f"{name}: {len(split)} examples but {len(labels)} {kind} labels; the numbers must match.")
     if split.truth is not None:
         if split.truth.ndim != 1:
-            raise UserError(f"{name}: true labels have shape {list(split.truth.shape)}, wanted [N].")
+            raise UserError(f"{name}: true labels have shape {list(split.truth.shape)}, expected [N].")
         check_classes(split.truth, classes, f"{name}: a true label")
     if split.excluded is not None:
         if split.excluded.shape[1:] != (classes,):
-            raise UserError(
-                f"{name}: complementary labels have shape {list(split.excluded.shape)}, wanted [N, {classes}]."
-            )
+            shape = list(split.excluded.shape)
+            raise UserError(f"{name}: complementary labels have shape {shape}, expected [N, {classes}].")
         check_excluded(split.excluded)
 
 
-def moments(inputs: NDArray[np.generic]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel (uint8 [N, C, H, W], on a 0-1 scale) or feature (float32 [N, D]).
+def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
+    """Convert an array to the inputs of a `Split`.
 
-    What never varies gets a deviation of 1, so that dividing by it is harmless.
+    Args:
+        X: Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 channels, or vectors of numbers [N, D].
+            An array that already has the right layout is not copied.
+        name: What messages call the array.
+
+    Returns:
+        Images uint8 [N, C, H, W], or vectors float32 [N, D]. Values beyond the range of float32 become infinity.
+
+    Raises:
+        UserError: The shape, the type or the number of channels is another one.
     """
-    return _channel_moments(inputs) if inputs.dtype == np.uint8 else _feature_moments(inputs)
+    array = np.asarray(X)
+    found = f"{name} has type {array.dtype} and shape {list(array.shape)}"
+    if array.ndim == 2 and array.dtype.kind in "fiubO":
+        try:
+            with np.errstate(over="ignore"):
+                return to_tensor(array.astype(np.float32, copy=False))
+        except (TypeError, ValueError):
+            raise UserError(f"{name} contains values that are not numbers; encode them first.") from None
+    if array.ndim not in (3, 4):
+        raise UserError(f"{found}; expected vectors of numbers [N, D], or images uint8 [N, H, W] or [N, H, W, C].")
+    if array.dtype != np.uint8:
+        raise UserError(f"{found}; images must be uint8 (0 to 255): convert them, or flatten them to vectors [N, D].")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    elif array.shape[1] not in (1, 3):
+        raise UserError(f"{found}; images must have 1 or 3 channels, first or last.")
+    return to_tensor(array)
 
 
-def _channel_moments(images: NDArray[np.generic]) -> tuple[list[float], list[float]]:
-    """Exact, from histograms; read in pieces so that a memory map stays on the disk."""
-    channels = images.shape[1]
-    counts = np.zeros((channels, 256), np.int64)
+def to_tensor(array: NDArray[np.generic]) -> Tensor:
+    """Without a copy if the array is contiguous, also if it is not writable: data is only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def moments(inputs: Tensor | NDArray[np.generic]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the inputs, for normalization.
+
+    Args:
+        inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D].
+
+    Returns:
+        Mean and standard deviation per channel (on a 0-1 scale) or per feature. A channel or feature that is constant
+        gets a standard deviation of 1.
+    """
+    array = np.asarray(inputs)
+    if array.dtype == np.uint8:
+        return _image_moments(array)
+    values = array.astype(np.float64)
+    std = np.where(np.ptp(values, 0) > 0, values.std(0), 1.0)
+    return tuple(values.mean(0).tolist()), tuple(std.tolist())
+
+
+def _image_moments(images: NDArray[np.generic]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Exact, from a histogram per channel; images are read in parts, so a memory map stays on disk."""
+    counts = np.zeros((images.shape[1], 256), np.int64)
     rows = max(1, 2**24 // max(1, images[:1].nbytes))
     for start in range(0, len(images), rows):
-        piece = images[start : start + rows]
-        for channel in range(channels):
-            counts[channel] += np.bincount(piece[:, channel].ravel(), minlength=256)
+        part = images[start : start + rows]
+        for channel, histogram in enumerate(counts):
+            histogram += np.bincount(part[:, channel].ravel(), minlength=256)
     values = np.arange(256) / 255
     mean = counts @ values / counts.sum(1)
-    variance = np.maximum(counts @ values**2 / counts.sum(1) - mean**2, 0)
-    return mean.round(6).tolist(), [std or 1.0 for std in np.sqrt(variance).round(6).tolist()]
-
-
-def _feature_moments(vectors: NDArray[np.generic]) -> tuple[list[float], list[float]]:
-    values = vectors.astype(np.float64)  # not rounded: features may be of any scale
-    return values.mean(0).tolist(), np.where(np.ptp(values, 0) > 0, values.std(0), 1.0).tolist()
+    variance = (counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1)
+    constant = (counts > 0).sum(1) == 1
+    return tuple(mean.tolist()), tuple(np.where(constant, 1.0, np.sqrt(variance)).tolist())

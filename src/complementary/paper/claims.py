@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from complementary.data.registry import TABLE
+from complementary.data.registry import REGISTRY
 from complementary.paper import published
 from complementary.paper.compare import METRICS, contrasts, entry_results
 from complementary.paper.published import EPOCHS, LOSSES, RUNS, TEST_RUNS
@@ -84,7 +84,7 @@ def _gain(
     wanted = len(tails) * len(losses)
     if len(gains) == wanted:
         return Verdict(_word(JOINS[join](list(gains.values())) >= claimed - 0.5, used), evidence)
-    if TABLE[data].labels == "human" and not any(row["data"] == data for row in results.rows):
+    if REGISTRY[data].labels == "human" and not any(row["data"] == data for row in results.rows):
         return Verdict("cannot be checked", f"the labels of {data} are not available here")
     return Verdict("not run", f"{len(gains)} of {wanted} gains known. {evidence}".rstrip())
 

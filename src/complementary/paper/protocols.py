@@ -8,7 +8,7 @@ from typing import Any
 
 from complementary.clusters.assign import read_assignment
 from complementary.config import Config
-from complementary.data.registry import TABLE
+from complementary.data.registry import REGISTRY
 from complementary.data.selection import count_examples, same_for_all_seeds
 from complementary.paper import published
 from complementary.paper.studies import Protocol, Setting
@@ -78,7 +78,7 @@ def _paper_data(setting: Setting) -> dict[str, Any]:
 
 def labels_are_given(data: str) -> bool:
     """Whether a dataset comes with complementary labels."""
-    return TABLE[data].labels != "truth"
+    return REGISTRY[data].labels != "truth"
 
 
 def alpha_of(setting: Setting) -> float:
@@ -88,7 +88,7 @@ def alpha_of(setting: Setting) -> float:
 
 def _images_of(setting: Setting) -> str:
     """The dataset that the images come from."""
-    return TABLE[setting.data].base or setting.data
+    return REGISTRY[setting.data].base or setting.data
 
 
 def with_assignments(config: Config, folder: Path) -> Config:
@@ -98,7 +98,7 @@ def with_assignments(config: Config, folder: Path) -> Config:
     """
     if config.mixed_within != "clusters" or not same_for_all_seeds(config):
         return config
-    images = TABLE[config.dataset.data].base or config.dataset.data
+    images = REGISTRY[config.dataset.data].base or config.dataset.data
     cluster = config.cluster
     name = f"{images}-rho{config.dataset.long_tail:g}-{cluster.encoder}-k{cluster.clusters}.safetensors"
     path = folder / name

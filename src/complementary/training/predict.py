@@ -10,9 +10,9 @@ from torch import Tensor
 
 from complementary import files, networks
 from complementary.augment.crop import luminance, normalise
-from complementary.data import formats
-from complementary.data.formats import read_bytes
-from complementary.data.pictures import SUFFIXES, decode_into, find_pictures
+from complementary.data import arrays, as_inputs
+from complementary.data.arrays import ExampleFile, open_npz, read_bytes, read_example_file
+from complementary.data.images import SUFFIXES, decode_into, find_images
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
@@ -108,7 +108,7 @@ def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tupl
             f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy, .npz or .csv "
             "file."
         )
-    paths = find_pictures(path) if path.is_dir() else [path]
+    paths = find_images(path) if path.is_dir() else [path]
     pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
     failures = decode_into(pixels, paths, fit, "reading pictures").failures
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -124,9 +124,9 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
     or X (the names of docs/data.md), or are the only array. A .csv has one vector a line; a first column called
     file, id, name ... names it.
     """
-    if path.suffix.lower() not in formats.SUFFIXES:
+    if path.suffix.lower() not in arrays.SUFFIXES:
         raise UserError(f"{path} is no picture, no folder and no .npy, .npz or .csv file; give one of these.")
-    table = _only_array(path) or formats.read_table(path)
+    table = _only_array(path) or read_example_file(path)
     inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
@@ -135,13 +135,13 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
     return (None if table.keys == numbered else table.keys), inputs
 
 
-def _only_array(path: Path) -> formats.Table | None:
+def _only_array(path: Path) -> ExampleFile | None:
     """What an .npz holds if that is a single array, whatever its name."""
     if path.suffix.lower() != ".npz":
         return None
-    held = formats.open_npz(read_bytes(path), str(path))
+    held = open_npz(read_bytes(path), str(path))
     if len(held) != 1:
         return None
     ((name, array),) = held.items()
-    inputs = formats.as_inputs(array, f"{path}: {name}")
-    return formats.Table(path, {"train/inputs": inputs}, [str(i) for i in range(len(inputs))])
+    inputs = as_inputs(array, f"{path}: {name}").numpy()
+    return ExampleFile(path, {"train/inputs": inputs}, [str(i) for i in range(len(inputs))])

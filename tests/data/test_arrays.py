@@ -1,0 +1,146 @@
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from complementary.data.arrays import as_integers, decode_npz, multi_hot, read_example_file, read_rows
+from complementary.errors import UserError
+
+VALUES = np.array([[1.5, 2], [3, 4]], np.float32)
+
+
+def npz(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+# --- .npz ----------------------------------------------------------------------------------------
+
+
+def test_npz_accepts_names_of_other_libraries():
+    content = npz(x_train=np.zeros((2, 4, 4), np.uint8), y_train=[0, 1], x_test=np.zeros((1, 2)), y_test=[1.0])
+    assert {key: value.shape for key, value in decode_npz(content, "x.npz").items()} == {
+        "train/inputs": (2, 1, 4, 4),
+        "train/truth": (2,),
+        "test/inputs": (1, 2),
+        "test/truth": (1,),
+    }
+
+
+def test_npz_never_unpickles_objects():
+    with pytest.raises(UserError, match="no objects"):
+        decode_npz(npz(inputs=np.array([{"a": 1}], dtype=object)), "x.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken"])
+def test_npz_that_is_damaged_is_refused(content):
+    with pytest.raises(UserError, match=r"x\.npz cannot be read as \.npz"):
+        decode_npz(content, "x.npz")
+
+
+def test_npz_with_unknown_arrays_is_refused():
+    with pytest.raises(UserError, match="contains foo"):
+        decode_npz(npz(foo=np.zeros(2)), "x.npz")
+
+
+@pytest.mark.parametrize("array", [np.array([0.5]), np.array([np.nan]), np.array(["a"])])
+def test_as_integers_refuses_fractions_nan_and_text(array):
+    with pytest.raises(UserError, match="expected integers"):
+        as_integers(array, "x")
+
+
+@given(st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1))
+def test_multi_hot_has_each_distinct_label_once(rows):
+    excluded = multi_hot(np.array(rows), 7, "x")
+    assert [set(np.flatnonzero(row).tolist()) for row in excluded] == [set(row) for row in rows]
+    assert excluded.max() == 1
+
+
+def test_multi_hot_refuses_labels_out_of_range():
+    with pytest.raises(UserError, match="from 0 to 7; expected 0 to 6"):
+        multi_hot(np.array([[0], [7]]), 7, "x")
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+def test_csv_rows_have_line_numbers(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n\r\n"c\r\nd",e\r\nf,g')
+    assert read_rows(tmp_path / "a.csv") == [(1, ["a", "b"]), (3, ["c\r\nd", "e"]), (5, ["f", "g"])]
+
+
+def test_csv_with_an_endless_cell_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text('a,"' + "x" * 200_000)
+    with pytest.raises(UserError, match="line 1: invalid CSV"):
+        read_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("1.5,2\n3,4\n", ["0", "1"]),
+        ("width,height\n1.5,2\n3,4\n", ["0", "1"]),
+        ("id,width,height\nx,1.5,2\n\ny,3,4\n", ["x", "y"]),
+        ("id,0,1\nx,1.5,2\ny,3,4\n", ["x", "y"]),
+        (",width,height\n0,1.5,2\n1,3,4\n", ["0", "1"]),
+        ("1.5\t2\r\n3\t4\r\n", ["0", "1"]),
+    ],
+)
+def test_example_file_reads_csv(tmp_path, text, keys):
+    (tmp_path / "a.csv").write_text(text)
+    file = read_example_file(tmp_path / "a.csv")
+    assert np.array_equal(file.arrays["train/inputs"], VALUES)
+    assert file.arrays["train/inputs"].dtype == np.float32
+    assert file.keys == keys
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2\n3\n", "line 2: expected 2 numbers, found '3'"),
+        ("1,2\n3,x\n", "line 2: expected 2 numbers"),
+        ("1,x\n3,4\n", "line 1: expected 2 numbers, found '1,x'"),
+        (",0,1\n0,3,4\n", "line 1: expected 3 numbers"),
+        ("", "is empty"),
+        ("\ufeff", "is empty"),
+    ],
+)
+def test_example_file_refuses_broken_csv(tmp_path, text, message):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_example_file(tmp_path / "a.csv")
+
+
+def test_example_file_refuses_csv_that_is_not_utf8(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xe9,1\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_example_file(tmp_path / "a.csv")
+
+
+def test_example_file_beyond_float32_becomes_infinity_without_a_warning(tmp_path):
+    (tmp_path / "a.csv").write_text("1e300,1\n")
+    assert np.isinf(read_example_file(tmp_path / "a.csv").arrays["train/inputs"][0, 0])
+
+
+# --- .npy and .npz -------------------------------------------------------------------------------
+
+
+def test_example_file_reads_npy_and_npz(tmp_path):
+    np.save(tmp_path / "a.npy", VALUES.astype(np.float64))
+    np.savez(tmp_path / "b.npz", features=VALUES, names=["x", "y"])
+    assert np.array_equal(read_example_file(tmp_path / "a.npy").arrays["train/inputs"], VALUES)
+    assert read_example_file(tmp_path / "b.npz").keys == ["x", "y"]
+
+
+def test_example_file_refuses_other_files(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"no")
+    with pytest.raises(UserError, match="not an array of numbers"):
+        read_example_file(tmp_path / "a.npy")
+    np.savez(tmp_path / "b.npz", truth=[1, 2])
+    with pytest.raises(UserError, match="no inputs"):
+        read_example_file(tmp_path / "b.npz")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_example_file(tmp_path / "gone.npz")
