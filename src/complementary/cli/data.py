@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from complementary.cli.options import OptionalPath, parse
+from complementary.cli.options import parse
 from complementary.data import cache
 from complementary.data.registry import REGISTRY
 from complementary.errors import UserError, one_of
@@ -25,7 +25,7 @@ FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER")]
 class CacheOptions:
     """Where datasets are stored."""
 
-    cache: OptionalPath = None
+    cache: Path | None = None
     """The cache folder; by default $COMPLEMENTARY_CACHE or ~/.cache/complementary."""
 
     @property
@@ -139,7 +139,7 @@ class ShowOptions(CacheOptions):
 
     name: Positional[str]
     """A named dataset, one that you imported, or the path of an .npz file."""
-    out: OptionalPath = None
+    out: Path | None = None
     """File for the contact sheet (.png, .pdf or .svg)."""
     labels: str = "given"
     """given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, setup-1:RATIO,
@@ -211,17 +211,17 @@ class ImportOptions(CacheOptions):
 
     path: Positional[Path]
     """A folder of images (PNG, JPEG, WebP ..., any size), or a .npz, .npy or .csv of vectors."""
-    labels: OptionalPath = None
+    labels: Path | None = None
     """CSV with a file name and the classes it is not; for vectors with a row number from 0."""
-    classes: OptionalPath = None
+    classes: Path | None = None
     """Text file with one class name per line; by default the names in LABELS.csv, sorted."""
     size: int = 64
     """Images become squares of this many pixels."""
     out: Annotated[str | None, arg(metavar="NAME")] = None
     """Name of the new dataset; by default the name of the folder or file."""
-    test: OptionalPath = None
+    test: Path | None = None
     """Folder or file of test examples with known true classes."""
-    test_labels: OptionalPath = None
+    test_labels: Path | None = None
     """CSV with 'file,truth' for them; by default the subfolders of the test folder are the classes."""
     fit: Literal["crop", "stretch"] = "crop"
     """crop: crop the center square. stretch: ignore the aspect ratio."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # these import torch, which takes seconds
     from complementary.engine.distributed import ProcessGroup
 
 AnyOptions = TypeVar("AnyOptions")
-OptionalPath = Path | None
-OptionalInt = int | None
 
 
 @dataclass(frozen=True)
