@@ -1,5 +1,7 @@
-"""Scores: SCEL by its formula, URE unbiased exactly, accuracy by counting."""
+"""Scores: SCEL by its formula, estimates unbiased exactly and over many draws, accuracy by counting."""
 
+import functools
+import itertools
 import math
 from itertools import pairwise
 
@@ -10,8 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from complementary import labels, transitions
+from complementary.oracle import same_class
 from complementary.rng import generator
-from complementary.scores import class_accuracy, estimated_accuracy, estimated_accuracy_error, scel, thirds, ure
+from complementary.scores import (
+    Estimate,
+    class_accuracy,
+    estimated_accuracy,
+    estimated_accuracy_error,
+    estimated_same_class,
+    recommend,
+    scel,
+    thirds,
+    ure,
+)
+from tests.helpers import scattered_clusters
+
+NAN = float("nan")
 
 MATRICES = {
     "uniform": transitions.uniform(5),
@@ -43,7 +59,7 @@ def test_ure_is_unbiased_exactly(matrix):
 
 
 @pytest.mark.parametrize("matrix", MATRICES.values(), ids=MATRICES)
-def test_the_estimated_accuracy_is_unbiased_exactly(matrix):
+def test_estimated_accuracy_is_unbiased_exactly(matrix):
     classes = len(matrix)
     logits = logits_for(classes)
     for truth in range(classes):
@@ -67,7 +83,7 @@ def test_scores_of_several_labels_are_unbiased_with_the_marginal_matrix(per_exam
     assert float(estimated_accuracy(logits, excluded, seen)) == pytest.approx(float(accuracy), abs=0.04)
 
 
-def test_for_uniform_labels_the_estimate_is_one_minus_k_minus_one_times_the_hits():
+def test_estimated_accuracy_of_uniform_labels_has_a_closed_form():
     logits = logits_for(4, 50)
     excluded = labels.to_excluded(torch.arange(50) % 4)
     hits = float((logits.argmax(1) == torch.arange(50) % 4).double().mean())
@@ -111,7 +127,7 @@ def test_scores_do_not_depend_on_autocast_nor_on_the_matrix_type(score):
     torch.testing.assert_close(inside, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a_better_classifier_scores_better():
+def test_scores_of_a_better_classifier_are_better():
     truth = torch.arange(10).repeat(500)
     matrix = transitions.uniform(10)
     excluded = labels.draw(truth, matrix)
@@ -122,7 +138,7 @@ def test_a_better_classifier_scores_better():
         assert found == sorted(found)
 
 
-def test_a_singular_matrix_still_gives_finite_scores():
+def test_ure_of_a_singular_matrix_is_finite():
     matrix = torch.full((4, 4), 0.25, dtype=torch.float64)
     assert bool(torch.isfinite(ure(logits_for(4), torch.eye(4)[[0, 1, 2, 3, 0, 1]], matrix)))
 
@@ -153,7 +169,7 @@ def test_thirds_are_as_even_as_they_can_be(classes, sizes):
     np.testing.assert_allclose(list(found.values()), wanted)
 
 
-def test_the_error_of_the_estimated_accuracy_covers_its_spread():
+def test_estimated_accuracy_error_covers_the_spread():
     """Over many draws of labels the reported error is about the standard deviation, and never zero."""
     classes, count = 5, 400
     transition = transitions.uniform(classes)
@@ -166,3 +182,162 @@ def test_the_error_of_the_estimated_accuracy_covers_its_spread():
     assert float(values.mean()) == pytest.approx(0.75, abs=0.02)
     assert float(values.std()) <= float(errors.mean()) <= 1.5 * float(values.std())
     assert float(estimated_accuracy_error(right, draws[0], transition)) > 0
+
+
+# --- clusters -------------------------------------------------------------------------------------------------------
+
+
+TRUTH = torch.tensor([0, 0, 1, 2, 1])
+HOME = torch.tensor([2, 2, 2, 0, 0])  # cluster 1 is empty
+
+
+def label_sets(row, count):
+    """Every set of ``count`` labels and its probability, if they are drawn from ``row`` one after the other."""
+    chances = {}
+    for order in itertools.permutations(range(len(row)), count):
+        chance, left = 1.0, 1.0
+        for k in order:
+            chance, left = chance * row[k] / left, left - row[k]
+            if chance == 0:
+                break
+        key = frozenset(order)
+        chances[key] = chances.get(key, 0.0) + chance
+    return {key: chance for key, chance in chances.items() if chance > 0}
+
+
+@pytest.mark.parametrize(
+    ("transition", "count"),
+    [
+        (transitions.uniform(3), 1),
+        (transitions.biased(3, 5), 1),
+        (transitions.noisy(3, 0.2), 1),
+        (transitions.uniform(4), 2),
+        (transitions.biased(4, 5), 2),
+        (transitions.noisy(4, 0.1), 2),
+    ],
+    ids=["uniform", "biased", "noisy", "uniform, two", "biased, two", "noisy, two"],
+)
+def test_estimated_same_class_is_unbiased_exactly(transition, count):
+    truth, home = TRUTH[: 6 - count], HOME[: 6 - count]  # with two labels, the last one is alone
+    classes = len(transition)
+    sets = [label_sets(row.tolist(), count) for row in transition]
+    hot = {key: torch.eye(classes)[sorted(key)].sum(0) for found in sets for key in found}
+    marginal = torch.stack([sum(p * hot[key].double() for key, p in found.items()) for found in sets]) / count
+    torch.testing.assert_close(marginal, labels.marginal(transition, count), atol=0.015 * (count > 1) + 1e-9, rtol=0)
+    mean = total = 0.0
+    for drawn in itertools.product(*(sets[y].items() for y in truth.tolist())):
+        chance = math.prod(p for _, p in drawn)
+        estimate = estimated_same_class(home, torch.stack([hot[key] for key, _ in drawn]), marginal)
+        mean, total = mean + chance * estimate.value, total + chance
+    assert total == pytest.approx(1)
+    assert mean == pytest.approx(same_class(home, truth), abs=1e-4)
+    assert 0 < same_class(home, truth) < 1
+
+
+@functools.cache
+def many(spec, classes, count, clusters, draws=200):
+    """(oracle, estimates [draws, 2]) over draws of the labels of 1,200 examples."""
+    truth, home = scattered_clusters(1200, classes, clusters)
+    transition = transitions.parse(spec, classes)
+    known = labels.marginal(transition, count)
+    drawn = (labels.draw(truth, transition, count, seed) for seed in range(draws))
+    return same_class(home, truth), torch.tensor([estimated_same_class(home, excluded, known) for excluded in drawn])
+
+
+CASES = [
+    (spec, classes, count, clusters)
+    for spec, classes, count in [
+        ("uniform", 4, 1),
+        ("uniform", 10, 1),
+        ("biased:5", 5, 1),
+        ("noisy:0.3", 10, 1),
+        ("uniform", 10, 3),
+        ("biased:3", 6, 2),
+        ("noisy:0.1", 5, 2),
+    ]
+    for clusters in (20, 300, 600)
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_estimated_same_class_is_unbiased_over_draws(case):
+    oracle, found = many(*case)
+    value = found[:, 0]
+    assert abs(float(value.mean()) - oracle) < 3.5 * float(value.std()) / len(value) ** 0.5
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_estimated_same_class_error_covers_the_spread(case):
+    """Also for clusters of two or four members, where only the pairs of a cluster vary."""
+    oracle, found = many(*case)
+    value, error = found.T
+    spread = float(value.std())  # known to 5 %
+    assert 0.92 * spread < float(error.mean()) < 1.8 * spread
+    assert float(((value - oracle).abs() < 2 * error).double().mean()) > 0.93
+
+
+def test_estimated_same_class_of_unambiguous_labels_is_the_oracle():
+    for classes, count in ((2, 1), (4, 3)):
+        truth, home = scattered_clusters(300, classes, 12)
+        excluded = labels.draw(truth, transitions.uniform(classes), count)
+        known = transitions.uniform(classes)
+        assert estimated_same_class(home, excluded, known).value == pytest.approx(same_class(home, truth), abs=1e-5)
+
+
+def test_estimated_same_class_is_more_precise_with_more_examples():
+    errors = []
+    for count in (1000, 4000, 16_000):
+        truth, home = scattered_clusters(count, 5, 25)
+        errors.append(estimated_same_class(home, labels.draw(truth, transitions.uniform(5)), transitions.uniform(5)))
+    assert errors[0].error > 1.6 * errors[1].error > 2.5 * errors[2].error
+
+
+def test_estimated_same_class_ignores_lone_examples_and_empty_clusters():
+    truth, home = scattered_clusters(400, 4, 10)
+    excluded, known = labels.draw(truth, transitions.uniform(4)), transitions.uniform(4)
+    whole = estimated_same_class(home, excluded, known)
+    spread = estimated_same_class(3 * home + 2, excluded, known)
+    assert spread == pytest.approx(whole)
+    lone = torch.cat([home, torch.arange(20, 50)])
+    more = torch.cat([excluded, labels.draw(torch.zeros(30, dtype=torch.long), known, seed=9)])
+    assert estimated_same_class(lone, more, known) == pytest.approx(whole)
+
+
+def test_estimated_same_class_does_not_depend_on_order_or_names():
+    truth, home = scattered_clusters(400, 4, 10)
+    excluded, known = labels.draw(truth, transitions.uniform(4)), transitions.uniform(4)
+    order = torch.randperm(400, generator=generator(0, "order"))
+    names = torch.randperm(10, generator=generator(0, "names"))
+    found = estimated_same_class(names[home][order], excluded[order], known)
+    assert found == pytest.approx(estimated_same_class(home, excluded, known))
+
+
+def test_estimated_same_class_without_partners_is_nan():
+    found = estimated_same_class(torch.arange(5), torch.eye(5), transitions.uniform(5))
+    assert all(math.isnan(x) for x in found)
+
+
+def test_estimated_same_class_of_uninformative_labels_is_nan():
+    """A tenth of the labels wrong, 10 classes: every label is as likely whatever the class."""
+    truth, home = scattered_clusters(1000, 10, 10)
+    known = transitions.noisy(10, 0.1)
+    assert all(math.isnan(x) for x in estimated_same_class(home, labels.draw(truth, known), known))
+
+
+@pytest.mark.parametrize(
+    ("estimates", "chosen"),
+    [
+        ({10: (0.5, 0.01), 20: (0.6, 0.01), 50: (0.61, 0.02)}, 20),
+        ({50: (0.61, 0.02), 20: (0.6, 0.01), 10: (0.5, 0.01)}, 20),
+        ({10: (0.5, 0.04), 20: (0.6, 0.01), 50: (0.61, 0.001)}, 50),
+        ({10: (0.9, 0.0), 20: (0.86, 0.05)}, 10),
+        ({10: (0.5, 0.03), 20: (0.5, 0.03)}, 10),
+        ({30: (0.4, 0.01)}, 30),
+        ({10: (NAN, NAN), 20: (0.6, 0.02), 50: (0.7, 0.01)}, 50),
+        ({20: (-0.01, 0.02), 50: (-0.02, 0.02)}, 20),
+        ({10: (NAN, NAN)}, None),
+        ({}, None),
+    ],
+)
+def test_recommend_is_the_smallest_within_an_error_of_the_best(estimates, chosen):
+    assert recommend({k: Estimate(*e) for k, e in estimates.items()}) == chosen
