@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -5,14 +7,15 @@ import torch
 from complementary import transitions
 from complementary.config import Config
 from complementary.data import Dataset, Split, load
+from complementary.data.rows import Rows
 from complementary.errors import UserError
 from complementary.oracle import empirical_transition
-from complementary.training.task import build_mixer, hold_out, prepare, training_truth
+from complementary.training.task import build_mixer, build_task, training_truth, validation_split
 
 
-def test_truth_stays_out_of_the_problem():
-    """No tensor of the training side holds, or can be told from, the true labels."""
-    task = prepare(Config.of(mix="icm"))
+def test_task_contains_no_true_labels_of_training_examples():
+    """No tensor of the training examples is equal to their true labels."""
+    task = build_task(Config.of(mix="icm"))
     truth = training_truth(Config.of(mix="icm"))
     rows = torch.arange(len(truth))
     assert len(truth) == len(task.inputs)
@@ -22,112 +25,193 @@ def test_truth_stays_out_of_the_problem():
     )
 
 
-def test_holdout_is_disjoint_and_complete():
-    train, held = hold_out(1001, 0.1, seed=3)
-    assert len(held) == 100
-    assert torch.cat([train, held]).sort().values.tolist() == list(range(1001))
-    assert hold_out(10, 0.0, 0)[1].numel() == 0
+def test_validation_split_is_disjoint_and_complete():
+    train, validation = validation_split(1001, 0.1, seed=3)
+    assert len(validation) == 100
+    assert torch.cat([train, validation]).sort().values.tolist() == list(range(1001))
+    assert validation_split(10, 0.0, 0)[1].numel() == 0
 
 
-def test_training_truth_belongs_to_the_training_inputs():
+def test_training_truth_matches_the_training_inputs():
     config = Config.of(long_tail=10.0, seed=4)
-    dataset, task = load("digits"), prepare(config)
+    dataset, task = load("digits"), build_task(config)
     flat = {bytes(x.numpy().tobytes()): int(y) for x, y in zip(dataset.train.inputs, dataset.train.truth, strict=True)}
     truth = training_truth(config)
     assert [flat[x.numpy().tobytes()] for x in task.inputs] == truth.tolist()
+    assert torch.equal(dataset.train.truth[task.train_index], truth)
+    assert torch.equal(dataset.train.inputs[task.validation_index], task.validation.whole())
 
 
 @pytest.mark.parametrize("per_example", [1, 3])
 def test_labels_per_example(per_example):
-    task = prepare(Config.of(mix="none", per_example=per_example))
+    task = build_task(Config.of(mix="none", per_example=per_example))
     assert (task.excluded.sum(1) == per_example).all()
 
 
-def test_matrices_for_loss_and_for_selection():
-    biased = prepare(Config.of(labels="biased:5", mix="none"))
+def test_transition_matrices_for_loss_and_selection():
+    biased = build_task(Config.of(labels="biased:5", mix="none"))
     assert torch.equal(biased.transition, transitions.biased(10, 5))
     assert torch.equal(biased.loss_transition, biased.transition)
-    told = prepare(Config.of(labels="biased:5", transition="uniform", mix="none"))
-    assert torch.equal(told.transition, transitions.uniform(10))
-    oracle = prepare(Config.of(labels="biased:5", transition="oracle", mix="none", holdout=0.0))
-    assert torch.equal(oracle.transition, transitions.biased(10, 5)), "selection must not see the oracle"
-    counted = empirical_transition(
-        training_truth(Config.of(labels="biased:5", holdout=0.0)), oracle.excluded
-    )
-    assert torch.equal(oracle.loss_transition, counted)
-    assert oracle.facts["uses_oracle"]
-    assert not biased.facts["uses_oracle"]
+    uniform = build_task(Config.of(labels="biased:5", transition="uniform", mix="none"))
+    assert torch.equal(uniform.transition, transitions.uniform(10))
+    counted = build_task(Config.of(labels="biased:5", transition="oracle", mix="none", holdout=0.0))
+    assert torch.equal(counted.transition, transitions.biased(10, 5)), "selection must not use the oracle"
+    truth = training_truth(Config.of(labels="biased:5", holdout=0.0))
+    assert torch.equal(counted.loss_transition, empirical_transition(truth, counted.excluded))
 
 
-def test_oracle_mixers_are_marked_and_given_the_truth():
-    task = prepare(Config.of(mix="intra-class"))
-    assert task.facts["uses_oracle"]
-    assert task.facts["oracle_noise_ratio"] == 0
-    assert torch.equal(task.group, training_truth(Config.of(mix="intra-class")))
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mix": "icm"}, False),
+        ({"mix": "none", "loss": "fwd"}, False),
+        ({"mix": "none", "loss": "fwd", "transition": "estimate"}, False),
+        ({"mix": "none", "loss": "s-nl", "transition": "oracle"}, False),  # s-nl does not use the matrix
+        ({"mix": "none", "loss": "fwd", "transition": "oracle"}, True),
+        ({"mix": "intra-class"}, True),
+        ({"mix": "extra-class"}, True),
+        ({"mix": "same-excluded"}, False),
+    ],
+)
+def test_uses_oracle_only_if_an_oracle_takes_part_in_training(options, expected):
+    config = Config.of(clusters=5, restarts=1, **options)
+    assert build_task(config).data_summary["uses_oracle"] is expected
 
 
-def test_clusters_lower_the_noise_of_mixing():
-    noise = {mix: prepare(Config.of(mix=mix)).facts["oracle_noise_ratio"] for mix in ("none", "mixup", "icm", "micm")}
+def test_oracle_mixers_use_true_labels():
+    task = build_task(Config.of(mix="intra-class"))
+    assert task.data_summary["oracle_noise_ratio"] == 0
+    assert torch.equal(task.cluster, training_truth(Config.of(mix="intra-class")))
+
+
+def test_clusters_lower_the_noise_ratio():
+    noise = {
+        mix: build_task(Config.of(mix=mix)).data_summary["oracle_noise_ratio"]
+        for mix in ("none", "mixup", "icm", "micm")
+    }
     assert noise["none"] == 0
     assert noise["mixup"] == pytest.approx(0.189, abs=0.02)
     assert noise["icm"] < noise["micm"] < 0.07
 
 
-def test_partners_from_the_whole_set_leave_nobody_alone():
+def test_partners_from_dataset_finds_a_partner_for_all():
     config = Config.of(mix="icm", partners_from="dataset", batch=16, clusters=20)
-    task = prepare(config)
+    task = build_task(config)
     mixer = build_mixer(config, task, None)
     index = torch.arange(16)
     chosen, found = mixer.choose(task.excluded[index].float(), None, index=index)
     assert found.all()
-    assert torch.equal(task.group[chosen[:, 0]], task.group[index])
+    assert torch.equal(task.cluster[chosen[:, 0]], task.cluster[index])
     assert (chosen[:, 0] != index).all()
 
 
-def test_embeddings_from_a_file_follow_the_subset(tmp_path):
+def test_embeddings_follow_the_subset(tmp_path):
     dataset = load("digits")
     np.save(tmp_path / "z.npy", np.eye(10)[dataset.train.truth.numpy()] * 3)  # a perfect encoder
     config = Config.of(mix="icm", clusters=10, encoder=f"embeddings:{tmp_path / 'z.npy'}", long_tail=5.0)
-    assert prepare(config).facts["oracle_noise_ratio"] == 0
+    assert build_task(config).data_summary["oracle_noise_ratio"] == 0
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "option", "value"),
     [
-        ({"mix": "icm", "clusters": 0}, "The mixer icm mixes inside clusters, but there are none"),
-        ({"batch": 5000}, "fewer than one batch of 5000; set batch (--batch) to 1293 or less"),
-        ({"clusters": 2000}, "2000 clusters were asked for, but there are 1437 points"),
-        ({"labels": "given"}, "comes without complementary labels; use --labels uniform"),
-        ({"labels": "gaussian"}, "Labels 'gaussian' are not known; use uniform, biased:RATIO"),
-        ({"labels": "setup-1:10", "long_tail": 50.0}, "sets the long tail to 10, but --long-tail says 50"),
-        ({"labels": "biased:10", "draws": "paper"}, "--draws paper knows only one uniform label"),
-        ({"per_example": 10}, "10 labels per example were asked for"),
-        ({"encoder": "clip"}, "The encoder 'clip' is not known; use one of: pixels, random, simsiam"),
-        ({"encoder": "embeddings:/nowhere.npy"}, "The embeddings /nowhere.npy cannot be read"),
-        ({"long_tail": 1000.0}, "leaves class 9 empty"),
-        ({"mix": "extra-class", "partners_from": "dataset"}, "takes no pool"),
+        ({"mix": "icm", "clusters": 0}, "clusters", "0"),
+        ({"batch": 5000}, "batch", "1293"),
+        ({"clusters": 2000}, "clusters", "1437"),
+        ({"labels": "given"}, "labels", "digits"),
+        ({"labels": "gaussian"}, "labels", "gaussian"),
+        ({"labels": "setup-1:10", "long_tail": 50.0}, "long_tail", "50"),
+        ({"labels": "biased:10", "draws": "paper"}, "draws", "uniform"),
+        ({"per_example": 10}, "per_example", "10"),
+        ({"encoder": "clip"}, "encoder", "clip"),
+        ({"encoder": "embeddings:/nowhere.npy"}, "encoder", "/nowhere.npy"),
+        ({"long_tail": 1000.0}, "long_tail", "class 9"),
+        ({"mix": "extra-class", "partners_from": "dataset"}, "partners_from", "extra-class"),
     ],
 )
-def test_bad_settings_are_one_sentence(options, said):
-    with pytest.raises(UserError) as caught:
-        prepare(Config.of(**options))
-    assert said in str(caught.value)
+def test_build_task_refuses_bad_options(options, option, value):
+    with pytest.raises(UserError, match=value) as caught:
+        build_task(Config.of(**options))
+    assert caught.value.option == option
 
 
-def test_what_needs_truth_says_so():
+@pytest.mark.parametrize(
+    "options", [{"labels": "uniform"}, {"long_tail": 2.0}, {"mix": "intra-class"}, {"transition": "oracle"}]
+)
+def test_build_task_without_true_labels(options):
     excluded = torch.eye(2, dtype=torch.uint8)[torch.arange(40) % 2]
     dataset = Dataset("mine", Split(torch.randn(40, 2), excluded=excluded), None, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
-    for options, said in (
-        ({"labels": "uniform"}, "has no true labels, which drawing labels needs"),
-        ({"long_tail": 2.0}, "A long tail needs true labels, but this set has none"),
-        ({"mix": "intra-class"}, "The oracle mixer intra-class needs true labels"),
-        ({"transition": "oracle"}, "--transition oracle counts the true labels"),
-    ):
-        with pytest.raises(UserError, match=said):
-            prepare(Config.of(batch=8, **options), dataset)
+    with pytest.raises(UserError, match="true labels"):
+        build_task(Config.of(batch=8, **options), dataset)
+    summary = build_task(Config.of(batch=8, clusters=3), dataset).data_summary
+    assert not [name for name in summary if name.startswith("oracle")]
 
 
 def test_embeddings_of_the_wrong_length_are_refused(tmp_path):
     np.save(tmp_path / "z.npy", np.ones((10, 3)))
-    with pytest.raises(UserError, match=r"have shape \[10, 3\]; wanted one row per training example"):
-        prepare(Config.of(encoder=f"embeddings:{tmp_path / 'z.npy'}"))
+    with pytest.raises(UserError, match=r"\[10, 3\].*1437"):
+        build_task(Config.of(encoder=f"embeddings:{tmp_path / 'z.npy'}"))
+
+
+# --- features as inputs ---------------------------------------------------------------------------
+
+FEATURES = Config.of(inputs="features", encoder="random", mix="none", epochs=2, batch=128)
+
+
+def test_features_are_unit_vectors_of_the_same_examples():
+    config = FEATURES.with_(long_tail=5.0, seed=2)
+    raw, task = build_task(config.with_(inputs="raw")), build_task(config)
+    assert task.encoder.shape == (1, 8, 8)
+    for images, vectors in ((raw.inputs, task.inputs), (raw.validation.whole(), task.validation.whole())):
+        torch.testing.assert_close(vectors, task.encoder(images))
+        torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(images)))
+    assert torch.equal(task.excluded, raw.excluded)
+    torch.testing.assert_close(task.test_inputs, task.encoder(raw.test_inputs))
+
+
+def test_features_are_standardized():
+    task = build_task(FEATURES.with_(holdout=0.0))
+    scaled = (task.inputs - task.mean) / task.std
+    torch.testing.assert_close(scaled.mean(0), torch.zeros(128), atol=1e-4, rtol=0)
+    assert bool((task.std > 0).all()), "a constant feature must not lead to a division by zero"
+
+
+def test_features_do_not_change_clusters_and_labels():
+    config = FEATURES.with_(mix="icm", clusters=5, restarts=1)
+    raw, task = build_task(config.with_(inputs="raw")), build_task(config)
+    assert torch.equal(raw.cluster, task.cluster)
+    assert raw.data_summary == task.data_summary
+
+
+def test_with_images_is_the_task_on_raw_inputs():
+    config = FEATURES.with_(mix="icm", clusters=5, restarts=1)
+    raw, images = build_task(config.with_(inputs="raw")), build_task(config).with_images(load("digits"))
+    assert images.encoder is None
+    for field in dataclasses.fields(raw):
+        one, other = getattr(raw, field.name), getattr(images, field.name)
+        if isinstance(one, Rows):
+            one, other = one.whole(), other.whole()
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_mirrored_features_of_new_examples_match_those_of_training():
+    dataset = dataclasses.replace(load("digits"), flip=True)
+    plain, task = build_task(FEATURES, dataset), build_task(FEATURES.with_(mirror=True), dataset)
+    images = dataset.train.inputs[task.train_index]
+    torch.testing.assert_close(task.encoder(images), task.inputs)
+    torch.testing.assert_close(task.encoder(dataset.test.inputs), task.test_inputs)
+    assert not torch.allclose(plain.inputs, task.inputs, atol=1e-3)
+
+
+@pytest.mark.parametrize("encoder", ["pixels", "embeddings:z.npy"])
+def test_features_need_a_network(encoder):
+    with pytest.raises(UserError, match="inputs = features") as caught:
+        build_task(FEATURES.with_(encoder=encoder))
+    assert caught.value.option == "encoder"
+
+
+def test_features_need_images():
+    dataset = Dataset("v", Split(torch.randn(40, 2), torch.arange(40) % 2), None, ("a", "b"), (0.0, 0.0), (1.0, 1.0))
+    with pytest.raises(UserError, match="vectors") as caught:
+        build_task(FEATURES.with_(batch=8), dataset)
+    assert caught.value.option == "inputs"

@@ -2,12 +2,11 @@ import pytest
 import torch
 
 from complementary.config import Config
-from complementary.engine.run_folder import loop
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import MIXERS
-from complementary.training.run import run, start
-from complementary.training.task import prepare
+from complementary.training.run import build_trainer, run
+from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -15,12 +14,12 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("mix", MIXERS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_any_loss_goes_with_any_mixer_and_any_number_of_labels(loss, mix):
+def test_step_with_any_loss_mixer_and_number_of_labels(loss, mix):
     for per_example in (1, 4):
         config = Config.of(loss=loss, mix=mix, clusters=20, restarts=1, epochs=1, per_example=per_example)
-        trainer = start(config, "cpu")
+        trainer = build_trainer(config, "cpu")
         before = [p.clone() for p in trainer.model.parameters()]
-        loop(trainer)
+        trainer.run()
         assert torch.isfinite(torch.tensor(trainer.history[0]["loss"]))
         assert any(not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
@@ -32,10 +31,10 @@ def test_sharing_modes_and_pools_train(share, partners_from):
     assert result["accuracy_last"] > 0.3
 
 
-def test_the_step_is_what_the_formulas_say():
-    """One update without mixing, beside Adam written out by hand."""
+def test_step_matches_the_formulas():
+    """One update without mixing, compared with Adam from its formulas."""
     config = Config.of(mix="none", model="linear", epochs=1, batch=64, lr=0.01, weight_decay=0.1)
-    trainer = start(config, "cpu")
+    trainer = build_trainer(config, "cpu")
     weight = trainer.model.fc.weight.detach().clone().double()
     bias = trainer.model.fc.bias.detach().clone().double()
     index = torch.arange(64)
@@ -48,16 +47,16 @@ def test_the_step_is_what_the_formulas_say():
     expected = weight.detach() - 0.01 * gradient / (gradient.abs() + 1e-8)  # Adam's first step
     found = trainer.step(index, torch.Generator())
     assert float(found) == pytest.approx(float(loss.detach()), rel=1e-5)
-    # where the gradient is almost zero, Adam's first step is a coin toss of rounding
+    # where the gradient is almost zero, rounding decides the first step of Adam
     clear = gradient.abs() > 1e-6
     assert torch.allclose(trainer.model.fc.weight.detach().double()[clear], expected[clear], atol=1e-5)
 
 
-def test_examples_left_out_do_not_dilute_the_loss():
-    """Everybody alone but two: the loss is the mean over those two, not over the batch."""
+def test_loss_is_the_mean_over_labelled_examples():
+    """Only two examples have a partner: the loss is the mean over these two, not over the batch."""
     config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=8)
-    task = prepare(config)
-    task.group[:8] = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
+    task = build_task(config)
+    task.cluster[:8] = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
     means = {}
     for alone in ("skip", "black"):
         trainer = Trainer(config.with_(alone=alone), task, CPU)
@@ -65,9 +64,9 @@ def test_examples_left_out_do_not_dilute_the_loss():
     assert means["skip"] == pytest.approx(4 * means["black"], rel=1e-5)
 
 
-def test_the_clean_pass_updates_only_batch_norm_statistics():
+def test_clean_pass_updates_only_batch_norm_statistics():
     config = Config.of(mix="icm", model="cnn", clusters=20, restarts=1, batch=64, lr=1e-9)
-    plain, clean = (start(config.with_(clean_pass=c), "cpu") for c in (False, True))
+    plain, clean = (build_trainer(config.with_(clean_pass=c), "cpu") for c in (False, True))
     index = torch.arange(64)
     for trainer in (plain, clean):
         trainer.step(index, torch.Generator().manual_seed(0))
@@ -77,17 +76,19 @@ def test_the_clean_pass_updates_only_batch_norm_statistics():
     assert torch.allclose(states[0]["fc.weight"], states[1]["fc.weight"], atol=1e-6)
 
 
-def test_adam_is_forgotten_at_every_epoch_only_when_asked():
+def test_reset_optimizer_resets_adam_at_every_epoch():
     counts = {}
     for reset in (False, True):
-        trainer = start(Config.of(mix="none", model="linear", epochs=3, batch=512, reset_optimizer=reset), "cpu")
-        loop(trainer)
-        counts[reset] = int(trainer.optimiser.state_dict()["state"][0]["step"])
+        trainer = build_trainer(
+            Config.of(mix="none", model="linear", epochs=3, batch=512, reset_optimizer=reset), "cpu"
+        )
+        trainer.run()
+        counts[reset] = int(trainer.optimizer.state_dict()["state"][0]["step"])
     assert counts == {False: 6, True: 2}
 
 
-def test_every_example_is_seen_at_most_once_an_epoch_in_a_new_order():
-    trainer = start(Config.of(mix="none", model="linear", batch=512, epochs=2), "cpu")
+def test_epoch_uses_every_example_at_most_once():
+    trainer = build_trainer(Config.of(mix="none", model="linear", batch=512, epochs=2), "cpu")
     trainer.advance()
     first = trainer.order.clone()
     assert first.sort().values.tolist() == list(range(1293))
@@ -97,14 +98,14 @@ def test_every_example_is_seen_at_most_once_an_epoch_in_a_new_order():
     assert trainer.steps_per_epoch == 2
 
 
-def test_a_trainer_restored_in_mid_epoch_goes_on_exactly():
+def test_restore_in_mid_epoch_continues_exactly():
     config = Config.of(mix="micm", clusters=20, restarts=1, batch=128, epochs=2)
-    whole, half = start(config, "cpu"), start(config, "cpu")
+    whole, half = build_trainer(config, "cpu"), build_trainer(config, "cpu")
     for _ in range(13):
         whole.advance()
     for _ in range(7):
         half.advance()
-    other = start(config, "cpu")
+    other = build_trainer(config, "cpu")
     other.restore(*half.state())
     for _ in range(6):
         other.advance()
@@ -114,20 +115,22 @@ def test_a_trainer_restored_in_mid_epoch_goes_on_exactly():
     assert whole.history == other.history
 
 
-def test_evaluation_changes_nothing():
-    trainer = start(Config.of(model="cnn", clusters=20, restarts=1, epochs=1), "cpu")
+def test_evaluate_changes_nothing():
+    trainer = build_trainer(Config.of(model="cnn", clusters=20, restarts=1, epochs=1), "cpu")
     before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
     assert trainer.evaluate() == trainer.evaluate()
     assert all(torch.equal(v, before[k]) for k, v in trainer.model.state_dict().items())
 
 
-def test_padding_wider_than_the_picture_is_refused():
-    with pytest.raises(UserError, match="The crop padding is 8, but the pictures are only 8 x 8"):
-        start(Config.of(padding=8, mix="none"), "cpu")
+def test_padding_wider_than_the_image_is_refused():
+    with pytest.raises(UserError, match="8 x 8") as caught:
+        build_trainer(Config.of(padding=8, mix="none"), "cpu")
+    assert caught.value.option == "padding"
 
 
-def test_digits_are_learned_from_what_they_are_not():
-    """The point of it all: far above the 10 % of chance, from complementary labels alone."""
+@pytest.mark.slow
+def test_training_learns_digits_from_complementary_labels():
+    """Far above the 10 % of chance, from complementary labels alone."""
     result = run(Config.of(mix="icm", epochs=60, batch=128, per_example=3))
     assert result["accuracy_last"] > 0.85
     assert result["accuracy_selected"] > 0.8
