@@ -74,12 +74,12 @@ def predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[li
         A header, then class and probability of each example, after its name if it has one. An image that cannot be read
         keeps its row, with empty cells, and is named in a warning.
     """
-    from complementary.training.predict import are_pictures, read_examples, read_pictures
+    from complementary.training.predict import is_image_path, read_examples, read_images
 
-    if not are_pictures(inputs):
+    if not is_image_path(inputs):
         names, examples = read_examples(inputs)
         return _table("name", names, _predict(model, examples))
-    paths, images, failures = read_pictures(inputs, model.shape, fit)
+    paths, images, failures = read_images(inputs, model.shape, fit)
     rows = _predict(model, images)
     for index, reason in failures.items():
         logger.warning("%s cannot be read: %s", paths[index], reason)

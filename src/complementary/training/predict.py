@@ -93,24 +93,24 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder)
 
 
-def are_pictures(path: Path) -> bool:
-    """Whether ``path`` is a folder or a picture, by its name."""
+def is_image_path(path: Path) -> bool:
+    """Whether ``path`` is a folder or, by its name, an image."""
     return path.is_dir() or path.name.lower().endswith(SUFFIXES)
 
 
-def read_pictures(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[list[Path], Tensor, dict[int, str]]:
-    """A picture, or all pictures of a folder, as ``cll data import`` reads them.
+def read_images(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[list[Path], Tensor, dict[int, str]]:
+    """Read an image, or all images of a folder, as ``cll data import`` reads them.
 
     ``shape`` [C, S, S]: what the run was trained on. -> (files, uint8 [N, C, S, S], index -> why it cannot be read)
     """
     if len(shape) != 3 or shape[1] != shape[2]:
         raise UserError(
-            f"The run was trained on inputs of shape {list(shape)}, not on square pictures; give a .npy, .npz or .csv "
+            f"The run was trained on inputs of shape {list(shape)}, not on square images; use a .npy, .npz or .csv "
             "file."
         )
     paths = find_images(path) if path.is_dir() else [path]
     pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
-    failures = decode_into(pixels, paths, fit, "reading pictures").failures
+    failures = decode_into(pixels, paths, fit, "reading images").failures
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     if shape[0] == 1:
         images = luminance(images.float()).round().to(torch.uint8)
@@ -121,11 +121,11 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
     """A .npy, .npz or .csv file -> (names of the examples, where it gives any; inputs as `Predictor` wants them).
 
     Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. In an .npz they are called inputs, images
-    or X (the names of docs/data.md), or are the only array. A .csv has one vector a line; a first column called
+    or X (the names of docs/guide/data.md), or are the only array. A .csv has one vector a line; a first column called
     file, id, name ... names it.
     """
     if path.suffix.lower() not in arrays.SUFFIXES:
-        raise UserError(f"{path} is no picture, no folder and no .npy, .npz or .csv file; give one of these.")
+        raise UserError(f"{path} is not an image, a folder, or a .npy, .npz or .csv file.")
     table = _only_array(path) or read_example_file(path)
     inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
