@@ -1,4 +1,4 @@
-"""Views against a slow reference: one image at a time, with cropping, resizing and colours by their definitions."""
+"""Views against a slow reference: image by image, with crops, resizing and colours by their definitions."""
 
 import colorsys
 import math
@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from complementary.augment.views import Views, blurred, luminance, resize_rows, shift_hue
+from complementary.augment.views import Views, gaussian_blur, resize_rows, shift_hue
 from complementary.rng import generator
 
 CPU = torch.device("cpu")
-EVERYTHING = Views(flip=0.5, jitter=0.5, grey=0.5, blur=0.5, solarise=0.5)
-NOTHING = Views(smallest=1.0, flip=0.0, jitter=0.0, grey=0.0)
+EVERYTHING = Views(flip=0.5, jitter=0.5, grayscale=0.5, blur=0.5, solarize=0.5)
+NOTHING = Views(min_scale=1.0, flip=0.0, jitter=0.0, grayscale=0.0)
 
 
-def pictures(count, channels, height, width, seed=0):
+def make_images(count, channels, height, width, seed=0):
     return torch.randint(
-        0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(seed, "pictures")
+        0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator(seed, "images")
     )
 
 
@@ -31,12 +31,12 @@ def view(views, images, seed=0):
 
 
 def whole(views, images, **changed):
-    """A draw that leaves the images as they are, but for what is ``changed``."""
+    """A draw that does not change the images, except for ``changed``."""
     count, _, height, width = images.shape
     drawn = views.draw(count, (height, width), CPU, generator(0, "whole"))
     off, zero, one = torch.zeros(count, dtype=torch.bool), torch.zeros(count), torch.ones(count)
     plain = {"top": zero, "left": zero, "height": height * one, "width": width * one, "hue": zero}
-    plain |= dict.fromkeys(("flip", "jitter", "grey", "blur", "solarise"), off)
+    plain |= dict.fromkeys(("flip", "jitter", "grayscale", "blur", "solarize"), off)
     plain |= dict.fromkeys(("brightness", "contrast", "saturation"), one)
     return drawn._replace(**plain)._replace(**changed)
 
@@ -53,11 +53,11 @@ def slow_view(image, draw, i):
     x = x[:, :, ::-1] if draw.flip[i] else x
     if draw.jitter[i]:
         x = slow_jitter(x, *(float(v[i]) for v in (draw.brightness, draw.contrast, draw.saturation, draw.hue)))
-    if draw.grey[i] and len(x) == 3:
+    if draw.grayscale[i] and len(x) == 3:
         x = np.stack([slow_grey(x)] * 3)
     if draw.blur[i]:
         x = slow_blur(x, float(draw.sigma[i]))
-    return np.where(x < 0.5, x, 1 - x) if draw.solarise[i] else x
+    return np.where(x < 0.5, x, 1 - x) if draw.solarize[i] else x
 
 
 def slow_grey(x):
@@ -105,48 +105,52 @@ def assert_as_slow(views, images, seed=0):
 @settings(deadline=None, max_examples=60)
 @given(
     size=st.tuples(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9)),
-    smallest=st.floats(0.01, 1),
+    min_scale=st.floats(0.01, 1),
     chances=st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 5),
     strength=st.tuples(*[st.floats(0, 1)] * 3, st.floats(0, 0.5)),
     seed=st.integers(0, 10**6),
 )
-def test_a_view_is_what_the_slow_reference_gives(size, smallest, chances, strength, seed):
-    flip, jitter, grey, blur, solarise = chances
-    views = Views(smallest, flip, jitter, strength, grey, blur, solarise)
-    assert_as_slow(views, pictures(*size, seed), seed)
+def test_views_equal_a_slow_reference(size, min_scale, chances, strength, seed):
+    flip, jitter, grayscale, blur, solarize = chances
+    views = Views(min_scale, flip, jitter, strength, grayscale, blur, solarize)
+    assert_as_slow(views, make_images(*size, seed), seed)
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (3, 20, 12), (1, 28, 28), (1, 7, 16)], ids=str)
-def test_everything_at_once_on_usual_and_on_oblong_images(shape):
-    assert_as_slow(EVERYTHING, pictures(12, *shape))
+def test_views_with_all_parts_on_square_and_oblong_images(shape):
+    assert_as_slow(EVERYTHING, make_images(12, *shape))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_view_stays_between_black_and_white(channels):
-    extreme = (255 * (pictures(500, channels, 9, 11) > 90)).to(torch.uint8)
+def test_views_are_between_0_and_1(channels):
+    extreme = (255 * (make_images(500, channels, 9, 11) > 90)).to(torch.uint8)
     for images in (extreme, torch.full_like(extreme, 255), torch.zeros_like(extreme)):
-        for views in (EVERYTHING, Views(jitter=0.0, grey=0.0), Views(jitter=0.0, grey=0.0, blur=1.0, solarise=1.0)):
+        for views in (
+            EVERYTHING,
+            Views(jitter=0.0, grayscale=0.0),
+            Views(jitter=0.0, grayscale=0.0, blur=1.0, solarize=1.0),
+        ):
             x, _ = view(views, images)
             assert float(x.min()) >= 0
             assert float(x.max()) <= 1
 
 
-def test_switched_off_the_image_comes_through_unchanged():
-    images = pictures(50, 3, 8, 10)
+def test_views_with_all_parts_off_change_nothing():
+    images = make_images(50, 3, 8, 10)
     x, drawn = view(NOTHING, images)
     assert bool((drawn.height == 8).all())
     assert bool((drawn.width == 10).all())
     torch.testing.assert_close(x, images / 255)
 
 
-def test_neutral_factors_change_nothing():
-    images = pictures(6, 3, 5, 5)
+def test_views_with_neutral_factors_change_nothing():
+    images = make_images(6, 3, 5, 5)
     x = EVERYTHING.apply(images, whole(EVERYTHING, images, jitter=torch.ones(6, dtype=torch.bool)))
     torch.testing.assert_close(x, images / 255)
 
 
-def test_a_crop_of_one_pixel_fills_the_view_with_its_colour():
-    images = pictures(4, 3, 6, 9)
+def test_views_of_a_one_pixel_crop_have_its_colour():
+    images = make_images(4, 3, 6, 9)
     top, left, one = torch.tensor([0, 5, 2, 5]), torch.tensor([0, 8, 4, 0]), torch.ones(4)
     box = {"top": top.float(), "left": left.float(), "height": one, "width": one}
     x = NOTHING.apply(images, whole(NOTHING, images, **box))
@@ -154,8 +158,8 @@ def test_a_crop_of_one_pixel_fills_the_view_with_its_colour():
     torch.testing.assert_close(x, colour[:, :, None, None].expand(-1, -1, 6, 9).contiguous())
 
 
-def test_images_of_a_batch_get_different_draws_and_do_not_touch_each_other():
-    images = pictures(1, 3, 12, 12).expand(64, -1, -1, -1)
+def test_views_have_a_draw_per_image():
+    images = make_images(1, 3, 12, 12).expand(64, -1, -1, -1)
     x, drawn = view(EVERYTHING, images)
     assert len(x.flatten(1).unique(dim=0)) == 64
     for i in (0, 5, 63):
@@ -163,48 +167,48 @@ def test_images_of_a_batch_get_different_draws_and_do_not_touch_each_other():
         torch.testing.assert_close(alone[0], x[i], atol=1e-6, rtol=0)
 
 
-def test_images_are_read_not_written():
-    images = pictures(8, 3, 6, 6)
+def test_views_do_not_change_the_images():
+    images = make_images(8, 3, 6, 6)
     before = images.clone()
     view(EVERYTHING, images)
     assert torch.equal(images, before)
 
 
-def test_grey_images_know_no_saturation_hue_or_grey():
-    images = pictures(16, 1, 8, 8)
+def test_views_of_grey_images_ignore_saturation_hue_and_grayscale():
+    images = make_images(16, 1, 8, 8)
     base = whole(EVERYTHING, images, jitter=torch.ones(16, dtype=torch.bool), contrast=torch.full((16,), 1.3))
-    strange = base._replace(saturation=torch.zeros(16), hue=torch.full((16,), 0.4), grey=~base.grey)
+    strange = base._replace(saturation=torch.zeros(16), hue=torch.full((16,), 0.4), grayscale=~base.grayscale)
     assert torch.equal(EVERYTHING.apply(images, base), EVERYTHING.apply(images, strange))
     assert not torch.equal(EVERYTHING.apply(images, base), images / 255)
 
 
 @pytest.mark.parametrize(
-    ("part", "chance"), [(p, c) for p in ("flip", "jitter", "grey", "blur", "solarise") for c in (0, 1)]
+    ("part", "chance"), [(p, c) for p in ("flip", "jitter", "grayscale", "blur", "solarize") for c in (0, 1)]
 )
-def test_chances_of_none_and_one_mean_never_and_always(part, chance):
-    _, drawn = view(Views(**{part: float(chance)}), pictures(5000, 1, 4, 4))
+def test_draw_with_probability_0_or_1_is_certain(part, chance):
+    _, drawn = view(Views(**{part: float(chance)}), make_images(5000, 1, 4, 4))
     assert bool((getattr(drawn, part) == bool(chance)).all())
 
 
 # --- draw ---------------------------------------------------------------------------------------------
 
 
-def test_the_generator_decides_everything():
+def test_draw_depends_on_the_generator_only():
     before = torch.random.get_rng_state()
-    first, again, other = (view(EVERYTHING, pictures(8, 3, 8, 8), seed)[0] for seed in (3, 3, 4))
+    first, again, other = (view(EVERYTHING, make_images(8, 3, 8, 8), seed)[0] for seed in (3, 3, 4))
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (3, 17), (32, 32), (33, 5)], ids=str)
-@pytest.mark.parametrize("smallest", [1e-4, 0.2, 1.0])
+@pytest.mark.parametrize("min_scale", [1e-4, 0.2, 1.0])
 @pytest.mark.parametrize("extreme", [None, 0.0, 1 - 2**-24])
-def test_boxes_are_whole_pixels_inside_the_image(monkeypatch, size, smallest, extreme):
-    """Also where every uniform draw is the least or the greatest that there is."""
+def test_draw_boxes_are_whole_pixels_inside_the_image(monkeypatch, size, min_scale, extreme):
+    """Also if every uniform draw is the min_scale or the largest possible."""
     if extreme is not None:
         monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, extreme))
-    drawn = Views(smallest=smallest).draw(3000, size, CPU, generator(0, "boxes"))
+    drawn = Views(min_scale=min_scale).draw(3000, size, CPU, generator(0, "boxes"))
     for start, length, limit in ((drawn.top, drawn.height, size[0]), (drawn.left, drawn.width, size[1])):
         assert torch.equal(start, start.round())
         assert torch.equal(length, length.round())
@@ -213,23 +217,23 @@ def test_boxes_are_whole_pixels_inside_the_image(monkeypatch, size, smallest, ex
         assert float((start + length).max()) <= limit
 
 
-@pytest.mark.parametrize("smallest", [0.08, 0.2, 0.9, 1.0])
-def test_a_crop_keeps_the_share_and_the_proportions_that_it_should(smallest):
+@pytest.mark.parametrize("min_scale", [0.08, 0.2, 0.9, 1.0])
+def test_draw_boxes_have_the_right_area_and_aspect(min_scale):
     side = 4000  # so that rounding to pixels does not matter
-    drawn = Views(smallest=smallest).draw(20000, (side, side), CPU, generator(1, "boxes"))
+    drawn = Views(min_scale=min_scale).draw(20000, (side, side), CPU, generator(1, "boxes"))
     height, width = drawn.height.double() / side, drawn.width.double() / side
     area, aspect = height * width, width / height
-    assert float(area.min()) >= smallest - 1e-3
+    assert float(area.min()) >= min_scale - 1e-3
     assert float(aspect.min()) >= 3 / 4 - 1e-3
     assert float(aspect.max()) <= 4 / 3 + 1e-3
     free = area < 0.7  # larger ones may not take every shape
-    if smallest < 0.5:
-        assert stats.kstest(area[free].numpy(), stats.uniform(smallest, 0.7 - smallest).cdf).pvalue > 1e-3
+    if min_scale < 0.5:
+        assert stats.kstest(area[free].numpy(), stats.uniform(min_scale, 0.7 - min_scale).cdf).pvalue > 1e-3
         bound = math.log(4 / 3)
         assert stats.kstest(aspect[free].log().numpy(), stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
 
 
-def test_places_and_factors_are_spread_evenly_over_their_ranges():
+def test_draw_is_uniform_over_positions_and_factors():
     drawn = Views(strength=(0.4, 0.3, 0.2, 0.1)).draw(20000, (1000, 1000), CPU, generator(2, "boxes"))
     place = drawn.top / (1000 - drawn.height).clamp_min(1)
     assert stats.kstest(place[drawn.height < 900].double().numpy(), "uniform").pvalue > 1e-4
@@ -241,11 +245,11 @@ def test_places_and_factors_are_spread_evenly_over_their_ranges():
         (drawn.sigma, 0.1, 2.0),
     ):
         assert stats.kstest(values.double().numpy(), stats.uniform(low, high - low).cdf).pvalue > 1e-3
-    for chosen, chance in ((drawn.flip, 0.5), (drawn.jitter, 0.8), (drawn.grey, 0.2)):
+    for chosen, chance in ((drawn.flip, 0.5), (drawn.jitter, 0.8), (drawn.grayscale, 0.2)):
         assert stats.binomtest(int(chosen.sum()), 20000, chance).pvalue > 1e-3
 
 
-def test_draws_of_different_parts_are_independent():
+def test_draw_parts_are_independent():
     drawn = EVERYTHING.draw(20000, (1000, 1000), CPU, generator(3, "boxes"))
     table = torch.stack([v.double() for v in drawn]).corrcoef()
     table[:4, :4] = 0  # a box is drawn as a whole
@@ -256,7 +260,7 @@ def test_draws_of_different_parts_are_independent():
 # --- the parts by themselves --------------------------------------------------------------------------
 
 
-def test_resize_weights_are_at_most_two_neighbours_and_sum_to_one():
+def test_resize_rows_have_at_most_two_weights_that_sum_to_1():
     rows = resize_rows(torch.tensor([0.0, 3, 9]), torch.tensor([10.0, 4, 1]), 10)
     torch.testing.assert_close(rows.sum(2), torch.ones(3, 10))
     assert int((rows > 0).sum(2).max()) <= 2
@@ -267,7 +271,7 @@ def test_resize_weights_are_at_most_two_neighbours_and_sum_to_one():
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.1, 0.0, 1 / 3, 0.37, 1.0])
-def test_hue_turns_as_colorsys_does_on_edges_and_greys_too(turn):
+def test_shift_hue_equals_colorsys(turn):
     levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
     x = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)  # ties, greys, black and white among them
     np.testing.assert_allclose(
@@ -275,20 +279,16 @@ def test_hue_turns_as_colorsys_does_on_edges_and_greys_too(turn):
     )
 
 
-def test_hue_turned_there_and_back_is_the_same():
+def test_shift_hue_forth_and_back_is_the_identity():
     x = torch.rand(4, 3, 8, 8, generator=generator(0, "hue"))
     turn = torch.tensor([0.1, 0.3, -0.2, 0.5])
     torch.testing.assert_close(shift_hue(shift_hue(x, turn), -turn), x, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
-def test_blur_is_a_gaussian_sum_renormalised_at_the_border(sigma):
+def test_gaussian_blur_is_renormalised_at_the_border(sigma):
     x = torch.rand(1, 2, 9, 6, generator=generator(0, "blur"))
     wanted = slow_blur(x[0].double().numpy(), sigma)
-    np.testing.assert_allclose(blurred(x, torch.tensor([sigma]))[0].numpy(), wanted, atol=1e-6)
+    np.testing.assert_allclose(gaussian_blur(x, torch.tensor([sigma]))[0].numpy(), wanted, atol=1e-6)
     flat = torch.full((1, 1, 9, 6), 0.3)
-    torch.testing.assert_close(blurred(flat, torch.tensor([sigma])), flat)
-
-
-def test_luminance_of_white_is_one():
-    torch.testing.assert_close(luminance(torch.ones(2, 3, 4, 5)), torch.ones(2, 1, 4, 5))
+    torch.testing.assert_close(gaussian_blur(flat, torch.tensor([sigma])), flat)
