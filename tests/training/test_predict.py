@@ -109,7 +109,7 @@ def test_a_csv_holds_one_vector_a_line(tmp_path, text, names):
         ("none.npy", None, "cannot be read"),
         ("none.npz", None, "cannot be read"),
         ("none.csv", None, "cannot be read"),
-        ("x.parquet", "rows", "is no picture, no folder and no .npy, .npz or .csv file"),
+        ("x.parquet", "rows", "is not an image"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(tmp_path, name, content, said):
