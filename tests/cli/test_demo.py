@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from complementary.cli.demo import MIXES, main, one_thread
+from complementary.cli.demo import MIXES, main
 from complementary.config import Config
+from complementary.engine.backend import one_thread
 from complementary.training.task import build_task
 
 

@@ -1,4 +1,4 @@
-"""Stores of made-up results, and a study that is small enough to be run."""
+"""Stores with made-up results, and studies that are small enough to be run."""
 
 import dataclasses
 import json
@@ -6,10 +6,9 @@ import json
 import pytest
 
 from complementary.paper import published
-from complementary.paper.protocols import Setting
 from complementary.paper.published import Published
-from complementary.paper.store import Amount
-from complementary.paper.studies import STUDIES, Entry, Study
+from complementary.paper.store import RunSettings
+from complementary.paper.studies import STUDIES, Entry, Setting, Study
 
 
 @pytest.fixture(autouse=True)
@@ -26,43 +25,60 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def fake(store):
-    """Put a result into the store: fake(entry, accuracy, ...) -> its file."""
+def add_run(store):
+    """Put the result of a training into the store: add_run(entry, accuracy, ...) -> its file."""
 
-    def make(entry, accuracy, protocol="ours", seed=0, epochs=300, amount=None, **figures):
-        config = dataclasses.replace(amount or Amount(), epochs=epochs).config(entry, protocol, seed)
+    def add(entry, accuracy, protocol="ours", seed=0, epochs=300, settings=None, **metrics):
+        config = dataclasses.replace(settings or RunSettings(), epochs=epochs).config(entry, protocol, seed)
         best = "accuracy_best_on_test" if protocol == "paper" else "accuracy_selected"
-        content = {"accuracy_last": accuracy, best: accuracy, "noise_ratio": 0.1, "train_seconds": 60.0}
-        content |= {"images_per_second": 1000.0, "device": "a card", "data": {"examples": 1}} | figures
+        content = {"accuracy_last": accuracy, best: accuracy, "oracle_noise_ratio": 0.1, "train_seconds": 60.0}
+        content |= {"images_per_second": 1000.0, "device": "a GPU", "data": {"examples": 1}} | metrics
         content |= {"config": dataclasses.asdict(config), "config_hash": config.hash()}
         path = store / f"{config.hash()[:16]}.json"
         path.write_text(json.dumps(content))
         return path
 
-    return make
+    return add
 
 
 @pytest.fixture
-def counted(store):
-    """Put a noise ratio into the store that no training made: counted(entry, ratio, ...) -> its file."""
+def add_noise(store):
+    """Put a noise ratio into the store: add_noise(entry, ratio, ...) -> its file."""
 
-    def make(entry, ratio, protocol="ours", seed=0, amount=None, **facts):
-        config = (amount or Amount()).config(entry, protocol, seed)
-        content = {"noise_ratio": ratio, "data": facts, "protocol": protocol, "settings": dataclasses.asdict(config)}
+    def add(entry, ratio, protocol="ours", seed=0, settings=None):
+        config = (settings or RunSettings()).config(entry, protocol, seed)
+        content = {"oracle_noise_ratio": ratio, "data": {}, "protocol": protocol, "config": dataclasses.asdict(config)}
         path = store / "noise" / f"noise-{config.hash()[:12]}-seed{seed}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(content | {"seconds": 3.0, "device": "cpu"}))
         return path
 
-    return make
+    return add
+
+
+@pytest.fixture
+def add_gradients(store):
+    """Put a measurement of gradients into the store: add_gradients(data, ...) -> its file."""
+
+    def add(data, seed=0, epochs=300, protocol="ours"):
+        config = RunSettings(epochs=epochs).config(Entry(Setting(data, "s-nl", "icm"), "all"), protocol, seed)
+        row = {"step": 0, "oracle_mse": 3.0, "oracle_bias_squared": 1.0, "oracle_variance": 2.0}
+        rows = [row | {"method": method} for method in ("mixup", "icm")]
+        content = {"gradients": rows, "protocol": protocol, "config": dataclasses.asdict(config)}
+        path = store / f"gradients-{data}-{protocol}-{epochs}-seed{seed}.json"
+        path.write_text(json.dumps(content | {"seconds": 120.0, "device": "cpu"}))
+        return path
+
+    return add
 
 
 def entry_of(name, method, **wanted):
-    """The only entry of a study with this method and these properties of its setting."""
+    """The only entry of a study with this method and these properties (of its setting, or its group)."""
     (found,) = [
         entry
         for entry in STUDIES[name].entries
-        if entry.method == method and all(getattr(entry.setting, key) == value for key, value in wanted.items())
+        if entry.method == method
+        and all((entry.group if key == "group" else getattr(entry.setting, key)) == v for key, v in wanted.items())
     ]
     return found
 
@@ -71,9 +87,9 @@ SMALL = (("model", "mlp"), ("batch", 256), ("padding", 0))
 PIXELS = (("encoder", "pixels"), ("clusters", 10), ("restarts", 1))
 
 
-def digits_entry(mix, group="", grouping=PIXELS):
+def digits_entry(mix, group="", cluster=PIXELS):
     """A mixer on the 8 x 8 digits; published: 50."""
-    setting = Setting("digits", "s-nl", mix, changes=SMALL + (grouping if mix in ("icm", "micm") else ()))
+    setting = Setting("digits", "s-nl", mix, changes=SMALL + (cluster if mix in ("icm", "micm") else ()))
     return Entry(setting, mix, group, Published("Tiny", "digits", 1.0, 1.0, "s-nl", mix, 50.0, 0.5))
 
 
@@ -86,16 +102,16 @@ def _digits_alphas(monkeypatch):
 @pytest.fixture
 def tiny(monkeypatch, _digits_alphas):
     """A study of three methods on the 8 x 8 digits."""
-    study = Study("tiny", "Digits", "nowhere", "figure", tuple(map(digits_entry, ("none", "mixup", "icm"))))
+    study = Study("tiny", "Digits", "nowhere", tuple(map(digits_entry, ("none", "mixup", "icm"))))
     monkeypatch.setitem(STUDIES, "tiny", study)
     return study
 
 
 @pytest.fixture
 def noisy(monkeypatch, _digits_alphas):
-    """A study of their noise: of two mixers, and of one whose encoder (one epoch) must be trained first."""
+    """A study of their noise: of two mixers, and of one whose encoder (one epoch) must be pretrained first."""
     trained = digits_entry("icm", "simsiam", (("encoder", "simsiam"), *PIXELS[1:], ("pretrain_epochs", 1)))
     entries = (digits_entry("mixup"), digits_entry("icm"), trained)
-    study = Study("noisy", "Digits", "nowhere", "figure", entries, value="noise", pairs=())
+    study = Study("noisy", "Digits", "nowhere", entries, runner="noise", pairs=())
     monkeypatch.setitem(STUDIES, "noisy", study)
     return study

@@ -1,6 +1,8 @@
-"""Moments of gradients beside an enumeration of every draw of labels, through the mixers and losses themselves."""
+"""Moments of gradients against an enumeration of all labels, through the mixers and losses themselves; the study."""
 
+import dataclasses
 import itertools
+import json
 
 import pytest
 import torch
@@ -8,12 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
-from complementary import mixing, networks, oracle, transitions
+from complementary import data, mixing, networks, oracle, transitions
+from complementary.augment.crop import normalise
+from complementary.config import AS_CODED, Config
+from complementary.data import Dataset, Split
 from complementary.errors import UserError
-from complementary.losses import LOSSES
+from complementary.labels import draw
+from complementary.losses import LOSSES, s_nl
 from complementary.paper import gradients
-from complementary.paper.gradients import exact, label_chances, mixed, per_example, sampled
+from complementary.paper.gradients import METHODS, exact, label_chances, mixed, per_example, sampled, study
+from complementary.paper.store import read_measurement
 from complementary.rng import generator
+from complementary.training.task import validation_split
 
 TRANSITIONS = {"uniform": transitions.uniform, "biased": lambda k: transitions.biased(k, 10)}
 TRANSITIONS["noisy"] = lambda k: transitions.noisy(k, 0.2)
@@ -21,11 +29,11 @@ MIXERS = {
     "none": None,
     "mixup": mixing.Mixup(1.0),
     "icm": mixing.ICM(1.0),
-    "icm-as-coded": mixing.ICM(1.0, **mixing.AS_CODED["icm"]),
+    "icm-as-coded": mixing.ICM(1.0, **AS_CODED["icm"]),
     "icm-keep": mixing.ICM(1.0, alone="keep", lam="batch"),
     "icm-soft": mixing.ICM(1.0, share="soft-label"),
     "micm": mixing.MICM(1.0),
-    "micm-as-coded": mixing.MICM(1.0, **mixing.AS_CODED["micm"]),
+    "micm-as-coded": mixing.MICM(1.0, **AS_CODED["micm"]),
 }
 
 
@@ -91,7 +99,7 @@ def moments_by_definition(towards, draws):
     return mse, (mean - towards).square().sum(), variance
 
 
-# --- exactly ----------------------------------------------------------------------------------------
+# --- exact moments --------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -103,7 +111,7 @@ def moments_by_definition(towards, draws):
     st.integers(2, 3),
     st.integers(0, 9999),
 )
-def test_moments_are_those_of_every_draw_of_labels(loss, name, kind, classes, count, seed):
+def test_exact_moments_agree_with_an_enumeration_of_all_labels(loss, name, kind, classes, count, seed):
     mixer, transition = MIXERS[name], TRANSITIONS[kind](classes)
     model, x, truth, cluster = task(classes, count, seed)
     wanted = moments_by_definition(*enumerate_labels(model, LOSSES[loss], mixer, x, truth, cluster, transition, seed))
@@ -122,7 +130,7 @@ def test_moments_are_those_of_every_draw_of_labels(loss, name, kind, classes, co
     st.booleans(),
     st.integers(0, 9999),
 )
-def test_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, seed):
+def test_exact_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, seed):
     model, x, truth, cluster = task(classes, count, seed, "mlp")
     batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
     found = exact(model, LOSSES[loss], batch, transitions.uniform(classes), noise_free=noise_free)
@@ -134,7 +142,7 @@ def test_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_fre
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.sampled_from(list(LOSSES)), st.integers(3, 5), st.integers(0, 9999))
-def test_with_the_mean_of_the_papers_eq_11_the_identity_breaks(loss, classes, seed):
+def test_exact_identity_does_not_hold_with_the_mean_of_eq_11(loss, classes, seed):
     """There b is the mean over labels other than the *drawn* one, and so differs from draw to draw."""
     model, x, truth, _ = task(classes, 1, seed)
     transition = transitions.uniform(classes)
@@ -150,7 +158,7 @@ def test_with_the_mean_of_the_papers_eq_11_the_identity_breaks(loss, classes, se
     assert abs(bias_11 + variance_11 - float(mse)) > 0.01 * float(mse)
 
 
-def test_a_partners_label_is_the_one_it_has_in_its_own_mix():
+def test_exact_uses_the_same_label_of_an_example_in_all_its_mixes():
     """Two examples mixed with each other half and half: the batch's gradient sees each label with full weight."""
     model, x, truth, _ = task(3, 2, 0)
     half = torch.full((2, 2), 0.5)
@@ -164,7 +172,7 @@ def test_a_partners_label_is_the_one_it_has_in_its_own_mix():
 
 
 @pytest.mark.parametrize("name", [name for name in MIXERS if name != "none"])
-def test_a_mixed_batch_is_what_the_mixer_makes(name):
+def test_mixed_batch_is_what_the_mixer_makes(name):
     _, x, truth, cluster = task(5, 16, 1, size=6)
     cluster[0] = 7  # alone
     labels = one_hot(torch.arange(16) % 5, 5).float()
@@ -179,7 +187,7 @@ def test_a_mixed_batch_is_what_the_mixer_makes(name):
     assert float(batch.share.sum()) == pytest.approx(expected)
 
 
-def test_gradients_of_single_examples_are_those_of_autograd():
+def test_per_example_gradients_agree_with_autograd():
     model, x, truth, _ = task(4, 5, 2, "mlp")
     target = one_hot(truth, 4).float()
     found = per_example(model, gradients.cross_entropy, x, target)
@@ -188,20 +196,20 @@ def test_gradients_of_single_examples_are_those_of_autograd():
         assert torch.allclose(found[i].double(), wanted, atol=1e-6)
 
 
-# --- noise-free labels ------------------------------------------------------------------------------
+# --- noise-free labels ----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.sampled_from(["mixup", "icm", "micm"]), st.integers(3, 4), st.integers(2, 4), st.integers(0, 9999))
-def test_noise_free_labels_are_draws_given_that_no_mix_lies(name, classes, count, seed):
+def test_label_chances_are_conditioned_on_no_noisy_mix(name, classes, count, seed):
     _, x, truth, cluster = task(classes, count, seed)
     transition = transitions.biased(classes, 5)
     batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
     joint = {}
     for labels in itertools.product(range(classes), repeat=count):
-        lies = oracle.is_noisy(batch.members, truth, one_hot(torch.tensor(labels), classes)) & (batch.share > 0)
+        noisy = oracle.is_noisy(batch.members, truth, one_hot(torch.tensor(labels), classes)) & (batch.share > 0)
         chance = float(transition[truth, torch.tensor(labels)].prod())
-        if chance > 0 and not lies.any():
+        if chance > 0 and not noisy.any():
             joint[labels] = chance
     chances = label_chances(batch, transition, noise_free=True)
     assert torch.allclose(chances.sum(1), torch.ones(count, dtype=torch.float64))
@@ -210,18 +218,18 @@ def test_noise_free_labels_are_draws_given_that_no_mix_lies(name, classes, count
         assert found == pytest.approx(chance / sum(joint.values()), rel=1e-9)
 
 
-def test_who_cannot_have_a_clean_label_keeps_all():
+def test_label_chances_without_a_clean_label_are_unchanged():
     _, x, _, _ = task(2, 2, 0)
     batch = mixed(mixing.Mixup(), x, torch.tensor([0, 1]), None, generator(0, "mix"))
     assert label_chances(batch, transitions.uniform(2), noise_free=True).tolist() == [[0, 1], [1, 0]]
 
 
-# --- by drawing -------------------------------------------------------------------------------------
+# --- sampled moments ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["none", "mixup", "micm"])
 @pytest.mark.parametrize("noise_free", [False, True])
-def test_drawing_agrees_with_the_exact_moments(name, noise_free):
+def test_sampled_moments_agree_with_the_exact_ones(name, noise_free):
     model, x, truth, cluster = task(6, 12, 4, "mlp")
     batch = mixed(MIXERS[name], x, truth, cluster, generator(4, "mix"))
     options = (model, LOSSES["s-nl"], batch, transitions.uniform(6))
@@ -232,12 +240,12 @@ def test_drawing_agrees_with_the_exact_moments(name, noise_free):
     assert float(found.mse) == pytest.approx(float(wanted.mse), rel=0.1)
 
 
-def test_networks_with_batch_norm():
+def test_sampled_supports_batch_norm():
     source = generator(0, "cnn")
     model, x = networks.build("cnn", (1, 8, 8), 4), torch.randn(6, 1, 8, 8, generator=source)
     batch = mixed(mixing.Mixup(), x, torch.arange(6) % 4, None, source)
     transition = transitions.uniform(4)
-    with pytest.raises(UserError, match=r"With batch norm in training mode .* use draws=64"):
+    with pytest.raises(UserError, match="batch norm"):
         exact(model, LOSSES["s-nl"], batch, transition)
     found = sampled(model, LOSSES["s-nl"], batch, transition, 5, source)
     assert float(found.variance) > 0
@@ -253,10 +261,120 @@ def test_networks_with_batch_norm():
         (mixing.SameExcluded(), "SameExcluded chooses partners by their labels"),
         (mixing.ExtraClass(), "ExtraClass chooses partners by their labels"),
         (mixing.Mixup(share="hard-label"), "not linear in the labels"),
-        (mixing.Mixup(pool=mixing.Pool(None, None)), "mixes inside the batch"),
+        (mixing.Mixup(pool=mixing.Pool(None, None)), "partners_from"),
     ],
 )
-def test_what_cannot_be_measured_is_a_sentence(mixer, message):
+def test_mixed_rejects_mixers_that_cannot_be_measured(mixer, message):
     _, x, truth, cluster = task(3, 4, 0)
     with pytest.raises(UserError, match=message):
         mixed(mixer, x, truth, cluster)
+
+
+# --- the study ------------------------------------------------------------------------------------------------------
+
+CONFIG = Config.of(data="digits", model="linear", batch=64, encoder="pixels", clusters=20, restarts=1)
+MIXED = ("none", "mixup", "icm", "micm")
+
+
+@pytest.mark.parametrize(("loss", "model"), [("s-nl", "mlp"), ("fwd", "linear"), ("dm", "linear")])
+def test_study_rows_fulfil_the_identity(loss, model):
+    methods = (*MIXED, "mixup-noise-free", "intra-class")
+    rows = study(CONFIG.with_(loss=loss, model=model, batch=32), methods=methods, steps=2, every=2, device="cpu")
+    assert [(row["step"], row["method"]) for row in rows] == [(step, m) for step in (0, 2) for m in methods]
+    for row in json.loads(json.dumps(rows)):  # plain values
+        assert row["oracle_mse"] == pytest.approx(row["oracle_bias_squared"] + row["oracle_variance"], rel=1e-6)
+        assert row["oracle_variance"] > 0
+        assert row["loss"] == loss
+
+
+def test_study_trains_on_the_true_gradient_alone():
+    """The second measurement, by hand: one SGD step on cross-entropy, then the moments of the second batch."""
+    digits = data.load("digits")
+    found = study(CONFIG, digits, methods=("none",), steps=1, every=1, lr=0.5, device="cpu")
+    train, _ = validation_split(len(digits.train), CONFIG.dataset.holdout, CONFIG.seed)
+    inputs, truth = digits.train.inputs[train], digits.train.truth[train]
+    x = normalise(inputs, torch.tensor(digits.mean), torch.tensor(digits.std))
+    model = networks.build("linear", (1, 8, 8), 10, CONFIG.seed)
+    for step in range(2):
+        index = gradients._batch(CONFIG, len(train), step)
+        wanted = gradients.exact(model, s_nl, gradients.mixed(None, x[index], truth[index]), transitions.uniform(10))
+        assert found[step]["oracle_mse"] == pytest.approx(float(wanted.mse), rel=1e-4)
+        loss = torch.nn.functional.cross_entropy(model(x[index]), truth[index])
+        for weight, slope in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            weight.data -= 0.5 * slope
+    assert found[0]["oracle_mse"] != pytest.approx(found[1]["oracle_mse"], rel=1e-3)
+
+
+def test_study_methods_do_not_affect_each_other():
+    together = study(CONFIG, methods=MIXED, steps=2, every=1, device="cpu")
+    alone = study(CONFIG, methods=("micm",), steps=2, every=1, device="cpu")
+    assert [row for row in together if row["method"] == "micm"] == alone
+
+
+def test_study_draws_anew_at_every_step_and_alike_for_all_methods(monkeypatch):
+    seeds, mixed = [], gradients.mixed
+
+    def watched(mixer, x, truth, cluster, generator):
+        seeds.append(generator.initial_seed())
+        return mixed(mixer, x, truth, cluster, generator)
+
+    monkeypatch.setattr(gradients, "mixed", watched)
+    study(CONFIG, methods=("none", "mixup"), steps=1, every=1, device="cpu")
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+
+
+def test_study_with_sampled_labels_is_nearly_exact():
+    exact, drawn = (study(CONFIG, methods=("icm",), steps=0, draws=n, device="cpu")[0] for n in (None, 500))
+    assert drawn["oracle_variance"] == pytest.approx(exact["oracle_variance"], rel=0.1)
+    assert drawn["oracle_bias_squared"] == pytest.approx(exact["oracle_bias_squared"], rel=1e-4)
+
+
+def given_labels(transition):
+    digits = data.load("digits").train
+    split = Split(digits.inputs, digits.truth, draw(digits.truth, transition, seed=5))
+    return Dataset("given", split, None, tuple("0123456789"), (0.3,), (0.4,))
+
+
+def test_study_counts_the_transition_of_given_labels():
+    """Annotators who always name the next class leave nothing to chance."""
+    shifted = torch.eye(10, dtype=torch.float64).roll(1, dims=1)
+    row = study(CONFIG, given_labels(shifted), methods=("none",), steps=0, device="cpu")[0]
+    assert row["oracle_variance"] == pytest.approx(0, abs=1e-9)
+    row = study(CONFIG, given_labels(transitions.uniform(10)), methods=("none",), steps=0, device="cpu")[0]
+    assert row["oracle_variance"] > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({"methods": ("mixdown",)}, {}, "mixdown"),
+        ({"methods": ("extra-class",)}, {}, "chooses partners by their labels"),
+        ({"every": 0}, {}, "every 0"),
+        ({}, {"per_example": 3}, "up to 3"),
+        ({}, {"model": "cnn"}, "batch norm"),
+    ],
+)
+def test_study_rejects_bad_input(options, settings, message):
+    with pytest.raises(UserError, match=message):
+        study(CONFIG.with_(**settings), **{"steps": 0, "device": "cpu", "methods": ("none",)} | options)
+
+
+def test_study_needs_true_labels():
+    blind = dataclasses.replace(given_labels(transitions.uniform(10)), name="blind")
+    blind = dataclasses.replace(blind, train=dataclasses.replace(blind.train, truth=None))
+    with pytest.raises(UserError, match="has no true labels, which an oracle study needs"):
+        study(CONFIG, blind, methods=("none",), steps=0, device="cpu")
+
+
+def test_run_measures_once_and_writes_a_file(tmp_path):
+    config = Config.of(data="digits", model="linear", batch=128, epochs=1, encoder="pixels", clusters=10, restarts=1)
+    path = gradients.run(config, tmp_path, "ours", draws=0, device="cpu")
+    before = path.read_bytes()
+    assert gradients.run(config, tmp_path, "ours", draws=0, device="cpu") == path
+    assert path.read_bytes() == before
+    rows = json.loads(read_measurement(path)["gradients"])
+    steps = 1293 // 128  # 1,437 less a tenth
+    assert {row["step"] for row in rows} == set(range(steps + 1))
+    assert {row["method"] for row in rows} == set(METHODS)
+    for row in rows:
+        assert row["oracle_mse"] == pytest.approx(row["oracle_bias_squared"] + row["oracle_variance"], rel=1e-4)

@@ -4,12 +4,10 @@ Three stages, as in the paper: SimSiam is pretrained on the images alone (once),
 seed), and a classifier is trained with each mixer.
 """
 
-import contextlib
 import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +56,7 @@ def main(arguments: list[str]) -> None:
         "SimSiam learns from the images alone which ones look alike. ICM and MICM mix within its clusters.\n"
         f"A small network learns from the labels: {len(MIXES)} mixers, {options.seeds} seeds, {options.epochs} epochs."
     )
+    from complementary.engine.backend import one_thread
     from complementary.files import atomic_write
 
     started = time.perf_counter()
@@ -71,19 +70,6 @@ def main(arguments: list[str]) -> None:
     print(f"\n{encoder_text(results)}")
     seconds = time.perf_counter() - started
     print(f"{seconds:.0f} s in total. Learning curves and mixed digits: {options.out / 'report.html'}")
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread: a second one does not help networks this small, and is much slower on a busy machine."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

@@ -51,6 +51,17 @@ def device_name(device: torch.device) -> str:
     return f"{device.type} ({count} thread{'s' * (count > 1)})"
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one CPU thread in the block: more do not help small operations, and are much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def versions() -> dict[str, str]:
     """Versions of the software that computes a result."""
     return {

@@ -200,7 +200,10 @@ def exact(
         noise_free: as in `label_chances`.
     """
     if model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-        raise UserError("With batch norm in training mode there are no gradients per example; sample draws.", "draws")
+        raise UserError(
+            "With batch norm in training mode there are no gradients per example; set draws, for example to 64.",
+            "draws",
+        )
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
     classes = chances.shape[1]
     towards = (batch.share[:, None] * per_example(model, cross_entropy, batch.x, batch.target(classes))).sum(0).double()

@@ -3,6 +3,7 @@
 Each setting and seed is a small file in the store, beside those of the trainings.
 """
 
+import contextlib
 import json
 import logging
 import time
@@ -17,7 +18,7 @@ from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.selection import Subset
 from complementary.encoders.spec import EncoderSpec
-from complementary.engine.backend import choose_device, device_name, versions
+from complementary.engine.backend import choose_device, device_name, one_thread, versions
 from complementary.errors import UserError
 from complementary.files import atomic_write
 from complementary.paper.store import measurement_files, read_measurement
@@ -75,7 +76,8 @@ def _count(config: Config, dataset: Dataset, pretrain: bool, device: str) -> dic
     started, where = time.time(), choose_device(device)
     if not pretrain:
         _check_encoder(config, dataset)
-    facts = dict(build_task(config, dataset, str(where)).data_summary)
+    with one_thread() if _has_clusters(config) else contextlib.nullcontext():
+        facts = dict(build_task(config, dataset, str(where)).data_summary)
     return {
         "oracle_noise_ratio": facts.pop("oracle_noise_ratio"),
         "data": facts,
@@ -86,11 +88,15 @@ def _count(config: Config, dataset: Dataset, pretrain: bool, device: str) -> dic
     }
 
 
+def _has_clusters(config: Config) -> bool:
+    """Whether no clusters have to be computed."""
+    return config.mixed_within != "clusters" or config.cluster.assignments is not None
+
+
 def _check_encoder(config: Config, dataset: Dataset) -> None:
     """Raise if an encoder would have to be pretrained first."""
     cluster = config.cluster
-    stored = config.mixed_within != "clusters" or cluster.assignments is not None
-    if stored or not EncoderSpec.parse(cluster.encoder).is_pretrained_here:
+    if _has_clusters(config) or not EncoderSpec.parse(cluster.encoder).is_pretrained_here:
         return
     extractor = FeatureExtractor(config, dataset, Subset.of(config).index(dataset))
     if not (encoder_folder(extractor.pretraining, dataset) / "result.json").exists():
