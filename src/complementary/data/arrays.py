@@ -101,7 +101,7 @@ def decode_npz(content: bytes, name: str) -> Arrays:
             arrays[part] = _convert(part, data[key], f"{name}: {key}")
     if not arrays:
         found = ", ".join(data) or "no arrays"
-        raise UserError(f"{name} contains {found}; expected inputs or complementary labels (see docs/data.md).")
+        raise UserError(f"{name} contains {found}; expected inputs or complementary labels (see docs/guide/data.md).")
     return arrays
 
 
@@ -198,7 +198,7 @@ def read_example_file(path: Path) -> ExampleFile:
         return _read_csv(path)
     arrays = decode_npz(read_bytes(path), path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
     if "train/inputs" not in arrays:
-        raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/data.md for the names).")
+        raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/guide/data.md for the names).")
     keys = arrays["train/names"].tolist() if "train/names" in arrays else range(len(arrays["train/inputs"]))
     file = ExampleFile(path, arrays, list(map(str, keys)))
     file._check_lengths()

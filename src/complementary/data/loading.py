@@ -57,9 +57,9 @@ def load(name: str, root: Path | None = None, folder: Path | None = None) -> Dat
 
 def _unknown(name: str, root: Path) -> str:
     if Path(name).exists():
-        return f"{name} has not been imported yet; import it as a dataset first (see docs/data.md)."
+        return f"{name} has not been imported yet; import it as a dataset first (see docs/guide/data.md)."
     known = ", ".join([*REGISTRY, *(own for own in cache.names(root) if own not in REGISTRY)])
-    return f"The dataset {name!r} is not known; choose one of: {known}; or import your own (see docs/data.md)."
+    return f"The dataset {name!r} is not known; choose one of: {known}; or import your own (see docs/guide/data.md)."
 
 
 def load_digits() -> Dataset:
