@@ -13,7 +13,7 @@ from torch import Tensor
 from complementary.rng import generator
 
 NEIGHBOURS = 20
-DIMENSIONS = 30  # further eigenvectors describe a few points only; measured in docs/encoders.md
+DIMENSIONS = 30  # further eigenvectors describe a few points only; measured in docs/notes/encoders.md
 DENSE = 2_000  # up to this number of points the dense matrix is decomposed
 CELLS = 1 << 26  # similarities in memory at a time
 
