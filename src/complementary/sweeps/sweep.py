@@ -26,7 +26,6 @@ from typing import Any, Literal, Protocol
 
 from complementary import files
 from complementary.errors import UserError
-from complementary.reports.terminal import log_progress
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Damaged, row_of
 
@@ -209,7 +208,6 @@ class Sweep:
             log.warning("%s %s failed: %s", count, cell.name, error)
         elif new:
             log.info("%s %s done", count, cell.name)
-        log_progress(log, "cells", len(self.outcome), len(self.cells))
 
 
 # --- status -------------------------------------------------------------------------------------------------------
