@@ -150,7 +150,7 @@ def test_import_of_a_test_folder(import_photos, root, tmp_path, as_csv):
 
 def test_import_refuses_test_images_outside_of_class_folders(import_photos, root, tmp_path):
     save_image(tmp_path / "test/x.png", 3)
-    with pytest.raises(UserError, match="not in a subfolder"):
+    with pytest.raises(UserError, match="one subfolder per class"):
         import_photos(test=tmp_path / "test")
 
 
@@ -162,7 +162,7 @@ def test_import_refuses_test_images_outside_of_class_folders(import_photos, root
         ({"name": "mine.npz"}, "not a valid name"),
         ({"size": 1}, "size is 1"),
         ({"fit": "squash"}, "choose one of: crop, stretch"),
-        ({"labels": None}, "Images need labels"),
+        ({"labels": None}, "has no labels"),
         ({"test_labels": Path("x.csv")}, "test_labels needs test"),
         ({"path": Path("/nowhere")}, "does not exist"),
     ],
@@ -224,9 +224,9 @@ def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):
     with pytest.raises(UserError, match="3 problems"):
         import_dataset(tmp_path / "features.npy", "mine", **arguments)
     assert report.read_text().split("\n")[:-1] == [
-        "1 train rows without a label:",
+        "1 train examples without a label:",
         "  5",
-        "1 labels that match none of the train rows:",
+        "1 labels that match none of the train examples:",
         "  99 (line 7)",
         "1 train rows with NaN or infinity:",
         "  2",
@@ -259,7 +259,7 @@ def test_import_of_an_npz_with_labels(tmp_path, root):
 
 def test_import_of_an_npz_without_labels_is_refused(tmp_path, root, vectors):
     np.savez(tmp_path / "own.npz", inputs=vectors)
-    with pytest.raises(UserError, match="no labels"):
+    with pytest.raises(UserError, match="has no labels"):
         import_dataset(tmp_path / "own.npz", "mine")
     assert arrays_on_disk(root) == []
 
@@ -337,7 +337,7 @@ def test_import_escapes_file_names_in_reports(photos, import_photos, root, tmp_p
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(UserError, match="1 problem "):
         import_photos()
-    assert (tmp_path / "report.txt").read_text() == "1 train images without a label:\n  bad\\udcff\\n.png\n"
+    assert (tmp_path / "report.txt").read_text() == "1 train examples without a label:\n  bad\\udcff\\n.png\n"
 
 
 def test_import_reports_an_unknown_class_folder(import_photos, tmp_path, logged):

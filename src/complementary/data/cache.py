@@ -190,10 +190,6 @@ class Draft:
         if size > free:
             raise OSError(errno.ENOSPC, f"No space left: {format_size(size)} needed, {format_size(free)} free")
 
-    def remove(self, key: str) -> None:
-        """Remove an array."""
-        _array_file(self.folder, key).unlink()
-
     def arrays(self) -> dict[str, Array]:
         """The arrays written so far, memory-mapped."""
         paths = sorted(self.folder.glob("*.npy"))

@@ -12,6 +12,7 @@ header, the first column is the file and all others are labels. All problems are
 
 import contextlib
 import logging
+import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
@@ -23,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from complementary.data import cache
-from complementary.data.arrays import KEY_COLUMNS, SUFFIXES, Array, read_example_file, read_rows, read_text
+from complementary.data.arrays import (
+    KEY_COLUMNS,
+    SUFFIXES,
+    Array,
+    ExampleFile,
+    read_example_file,
+    read_rows,
+    read_text,
+)
 from complementary.data.dataset import Dataset
 from complementary.data.images import FITS, decode_into, find_images
 from complementary.data.loading import to_dataset, user_moments
@@ -35,7 +44,6 @@ log = logging.getLogger(__name__)
 NOT_COLUMNS = re.compile(r"not[ _-]?\d*|excluded|complementary([ _-]?labels?)?")
 TRUTH_COLUMNS = ("truth", "true", "class")
 LOGGED_PROBLEMS = 25  # of each kind; the report file lists all
-COPIED_ROWS = 1024  # images copied at a time
 
 
 def import_dataset(
@@ -91,8 +99,7 @@ def import_dataset(
         _check_name(root, name, replace)  # another process may have used the name in the meantime
         sources = (_path(labels), _path(classes), _path(test), _path(test_labels))
         importer = _Importer(path, *sources, size, fit, draft)
-        is_file = path.is_file() and path.suffix.lower() in SUFFIXES
-        class_names, parts = importer.read_file() if is_file else importer.read_folder()
+        class_names, parts = importer.read()
         if importer.problems:
             _report(importer.problems, path, _path(report), skip_bad)
         gray = all(part.gray for part in parts)
@@ -317,33 +324,34 @@ def _is_valid(key: str, row: Row, table: LabelTable, number: dict[str, int], pro
 
 
 @dataclass(frozen=True)
+class _ImageFolder:
+    """The image files of a folder; their keys are paths within it."""
+
+    path: Path
+    files: list[Path]
+    keys: list[str]
+
+
+@dataclass(frozen=True)
 class _Part:
-    """A split that was read."""
+    """The labeled examples of a split."""
 
     split: str
-    inputs: Array  # [M, ...]; images of a folder are [M, S, S, 3] on disk
+    inputs: Array  # [M, ...]
     good: NDArray[np.bool_]  # which examples are usable [M]
     matched: Matched
-    decoded: bool = False  # images of a folder
-    gray: bool = False  # all of them are gray
+    gray: bool = False  # all are gray images from files, with three equal channels
 
     def save(self, draft: cache.Draft, gray: bool) -> None:
-        """Write the usable examples and their labels; images of a folder with one channel if ``gray``."""
-        good, key = np.flatnonzero(self.good), f"{self.split}/inputs"
-        if not self.inputs[:1].size or not len(good):
+        """Write the usable examples and their labels; only the first channel if ``gray``."""
+        rows, key = np.flatnonzero(self.good), f"{self.split}/inputs"
+        if not self.inputs[:1].size or not len(rows):
             raise UserError(f"None of the {self.split} examples is usable.")
-        if self.decoded:
-            channels = 1 if gray else 3
-            target = draft.allocate(key, (len(good), channels, *self.inputs.shape[1:3]))
-            for start in range(0, len(good), COPIED_ROWS):
-                rows = self.inputs[good[start : start + COPIED_ROWS]]
-                target[start : start + len(rows)] = rows[..., :channels].transpose(0, 3, 1, 2)
-            draft.remove(f"decoded/{self.split}")
-        else:
-            draft.save(key, self.inputs[good])
+        if gray or not self.good.all() or key not in draft.arrays():  # decoded images are there already
+            draft.save(key, self.inputs[rows, :1] if gray else self.inputs[rows])
         for kind, labels in (("excluded", self.matched.excluded), ("truth", self.matched.truth)):
             if labels is not None:
-                draft.save(f"{self.split}/{kind}", labels[good])
+                draft.save(f"{self.split}/{kind}", labels[rows])
 
 
 @dataclass(frozen=True)
@@ -360,90 +368,69 @@ class _Importer:
     draft: cache.Draft
     problems: Problems = field(default_factory=Problems)
 
-    def read_folder(self) -> tuple[tuple[str, ...], list[_Part]]:
-        """A folder of images -> class names and splits."""
-        if self.labels is None:
-            raise UserError("Images need labels: a CSV of files and the classes that they are not.", "labels")
-        table, classes = self._read_labels(self.labels)
-        parts = [self._decode("train", self.path, table, classes)]
-        if self.test is not None:
-            rows = self._read_truth(self.test_labels) if self.test_labels else _folders_as_classes(self.test)
-            parts.append(self._decode("test", self.test, rows, classes))
-        return classes, parts
-
-    def _decode(self, split: str, folder: Path, table: LabelTable, classes: tuple[str, ...]) -> _Part:
-        paths = find_images(folder)
-        keys = [path.relative_to(folder).as_posix() for path in paths]
-        log.info("%s: %s images in %s, labels for %s", split, f"{len(paths):,}", folder, f"{len(table.rows):,}")
-        matched = match(keys, table, classes, self.problems, f"{split} images")
-        chosen = [paths[i] for i in matched.index]
-        pixels = self.draft.allocate(f"decoded/{split}", (max(1, len(chosen)), self.size, self.size, 3))
-        decoded = decode_into(pixels, chosen, self.fit, f"decoding {split} images")
-        good = np.ones(len(chosen), bool)
-        for i, reason in decoded.failures.items():
-            good[i] = False
-            self.problems.add(f"{split} images that cannot be decoded", f"{keys[matched.index[i]]}: {reason}")
-        return _Part(split, pixels, good, matched, decoded=True, gray=decoded.gray)
-
-    def read_file(self) -> tuple[tuple[str, ...], list[_Part]]:
-        """A file of examples, with labels in a CSV or in the file itself -> class names and splits."""
-        train = read_example_file(self.path)
-        log.info("train: %s examples in %s", f"{len(train.keys):,}", train.path)
+    def read(self) -> tuple[tuple[str, ...], list[_Part]]:
+        """Read the examples and their labels -> (class names, splits)."""
+        train = self._open("train", self.path)
         if self.labels is not None:
-            table, classes = self._read_labels(self.labels)
-            matched = match(train.keys, table, classes, self.problems, "train rows")
-        elif train.has_labels:
+            table = read_labels(self.labels)
+            classes = read_classes(self.classes) if self.classes else tuple(table.class_names())
+            if len(classes) < 2:
+                raise UserError(f"{self.labels} names {len(classes)} classes; at least two are needed.", "classes")
+            parts = [self._read("train", train, match(train.keys, table, classes, self.problems, "train examples"))]
+        elif isinstance(train, ExampleFile) and train.has_labels:
             classes, excluded, truth = train.labels(read_classes(self.classes) if self.classes else None)
-            matched = Matched(np.arange(len(train.keys)), excluded, truth)
+            parts = [self._read("train", train, Matched(np.arange(len(train.keys)), excluded, truth))]
         else:
-            raise UserError(f"{self.path} contains no labels; give a CSV of labels.", "labels")
-        parts = [self._finite("train", train.arrays["train/inputs"], train.keys, matched)]
+            raise UserError(f"{self.path} has no labels; give a CSV with the classes that each is not.", "labels")
         if self.test is not None:
-            parts.append(self._read_test(self.test, classes))
-        elif "test/inputs" in train.arrays:
-            inputs, rows = train.arrays["test/inputs"], np.arange(len(train.arrays["test/inputs"]))
-            held = Matched(rows, None, train.arrays["test/truth"].astype(np.int64))
-            parts.append(self._finite("test", inputs, list(map(str, rows)), held))
+            test = self._open("test", self.test)
+            rows = match(test.keys, self._true_classes(test), classes, self.problems, "test examples")
+            parts.append(self._read("test", test, rows))
+        elif isinstance(train, ExampleFile) and "test/inputs" in train.arrays:
+            inputs, truth = train.arrays["test/inputs"], train.arrays["test/truth"].astype(np.int64)
+            test = ExampleFile(self.path, {"train/inputs": inputs}, [str(i) for i in range(len(truth))])
+            parts.append(self._read("test", test, Matched(np.arange(len(truth)), None, truth)))
         return classes, parts
 
-    def _read_test(self, path: Path, classes: tuple[str, ...]) -> _Part:
-        if self.test_labels is None:
-            raise UserError(f"The test examples in {path} need a CSV of their true classes.", "test_labels")
-        test, table = read_example_file(path), self._read_truth(self.test_labels)
-        matched = match(test.keys, table, classes, self.problems, "test rows")
-        return self._finite("test", test.arrays["train/inputs"], test.keys, matched)
+    def _open(self, split: str, path: Path) -> ExampleFile | _ImageFolder:
+        if path.is_file() and path.suffix.lower() in SUFFIXES:
+            found: ExampleFile | _ImageFolder = read_example_file(path)
+        else:
+            files = find_images(path)
+            found = _ImageFolder(path, files, [file.relative_to(path).as_posix() for file in files])
+        log.info("%s: %s examples in %s", split, f"{len(found.keys):,}", path)
+        return found
 
-    def _finite(self, split: str, inputs: Array, keys: list[str], matched: Matched) -> _Part:
-        """The labeled examples; those with NaN or infinity are marked."""
-        inputs = inputs[matched.index]
-        good = np.asarray(np.isfinite(inputs).all(1)) if inputs.ndim == 2 else np.ones(len(inputs), bool)
-        for i in np.flatnonzero(~good):
-            self.problems.add(f"{split} rows with NaN or infinity", keys[int(matched.index[i])])
-        return _Part(split, inputs, good, matched)
-
-    def _read_labels(self, path: Path) -> tuple[LabelTable, tuple[str, ...]]:
-        table = read_labels(path)
-        names = read_classes(self.classes) if self.classes else tuple(table.class_names())
-        if len(names) < 2:
-            raise UserError(f"{path} names {len(names)} classes; at least two are needed.", "classes")
-        return table, names
-
-    def _read_truth(self, path: Path) -> LabelTable:
-        table = read_labels(path)
-        if not table.has_truth:
-            raise UserError(f"{path} has no column truth, which test examples need.", "test_labels")
-        return LabelTable(table.rows, has_excluded=False, has_truth=True)
-
-
-def _folders_as_classes(folder: Path) -> LabelTable:
-    rows = {}
-    for path in find_images(folder):
-        key = normalize_key(path.relative_to(folder).as_posix())
-        name, _, rest = key.partition("/")
-        if not rest:
+    def _true_classes(self, test: ExampleFile | _ImageFolder) -> LabelTable:
+        if self.test_labels is not None:
+            table = read_labels(self.test_labels)
+            if not table.has_truth:
+                raise UserError(f"{self.test_labels} has no column truth, which test examples need.", "test_labels")
+            return LabelTable(table.rows, has_excluded=False, has_truth=True)
+        if not all("/" in key for key in test.keys):
             raise UserError(
-                f"{path} is not in a subfolder of {folder}; use one subfolder per class, or give test_labels.",
+                f"The test examples in {test.path} need their true classes: one subfolder per class, or test_labels.",
                 "test_labels",
             )
-        rows[key] = Row(0, [], name)
-    return LabelTable(rows, has_excluded=False, has_truth=True)
+        rows = {normalize_key(key): Row(0, [], normalize_key(key).partition("/")[0]) for key in test.keys}
+        return LabelTable(rows, has_excluded=False, has_truth=True)
+
+    def _read(self, split: str, source: ExampleFile | _ImageFolder, matched: Matched) -> _Part:
+        """The inputs of the matched examples; those that are not usable are marked and reported."""
+        good, gray = np.ones(len(matched.index), bool), False
+        if isinstance(source, _ImageFolder):
+            shape = (max(1, len(good)), 3, self.size, self.size)
+            inputs = self.draft.allocate(f"{split}/inputs", shape)
+            files = [source.files[i] for i in matched.index]
+            decoded = decode_into(inputs.transpose(0, 2, 3, 1), files, self.fit, f"decoding {split} images")
+            good[list(decoded.failures)], gray = False, decoded.gray
+            reasons = {i: f": {reason}" for i, reason in decoded.failures.items()}
+            kind = f"{split} images that cannot be decoded"
+        else:
+            inputs = source.arrays["train/inputs"][matched.index]
+            good &= np.isfinite(inputs).reshape(len(inputs), math.prod(inputs.shape[1:])).all(1)
+            reasons = dict.fromkeys(np.flatnonzero(~good).tolist(), "")
+            kind = f"{split} rows with NaN or infinity"
+        for i, reason in reasons.items():
+            self.problems.add(kind, source.keys[matched.index[i]] + reason)
+        return _Part(split, inputs, good, matched, gray)
