@@ -164,7 +164,7 @@ def pets(tmp_path, monkeypatch):
 def test_data_import_names_the_dataset_after_its_folder(data, pets):
     out, err = data("import", "pets", "--labels", "not.csv", "--size", 8)
     assert "pets: 2 train and 0 test examples of shape 1x8x8, 2 classes, 1.00 complementary labels per example" in out
-    assert "train: 2 images" in err
+    assert "train: 2 examples" in err
     assert load("pets").classes == ("cat", "dog")
 
 
