@@ -1,16 +1,17 @@
+"""``cll pretrain``."""
+
 import contextlib
-import functools
 import io
 import json
-from importlib import import_module
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from complementary import files, networks
+from complementary import files
 from complementary.config import PretrainConfig, options_of, read_toml
 from complementary.encoders.objectives import OBJECTIVES
+from tests.helpers import narrow_networks
 
 FAST = ("--epochs", 2, "--batch", 256, "--device", "cpu")
 LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")
@@ -18,9 +19,7 @@ LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")
 
 @pytest.fixture(autouse=True)
 def narrow(tmp_path, monkeypatch):
-    for name, width in (("simsiam", {"bottleneck": 8}), ("byol", {"out": 16}), ("mocov3", {"out": 16})):
-        monkeypatch.setitem(OBJECTIVES, name, functools.partial(OBJECTIVES[name], width=32, **width))
-    monkeypatch.setattr(networks, "SmallCNN", functools.partial(networks.SmallCNN, width=8))
+    narrow_networks(monkeypatch)
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
@@ -39,33 +38,33 @@ def contents(folder):
     return [(folder / name).read_bytes() for name in LEFT]
 
 
-def test_help_names_every_option(cll):
-    status, out, _ = cll("pretrain", "--help")
+def test_pretrain_help_names_every_option(cll):
+    status, out, _ = cll("pretrain", "--help-all")
     assert status == 0
     for name in [*options_of(PretrainConfig), "show-views", "out", "config", "resume"]:
         assert f"--{name.replace('_', '-')}" in out
 
 
 @pytest.mark.parametrize("encoder", OBJECTIVES)
-def test_a_run_is_written_to_its_folder_and_told(cll, tmp_path, encoder):
+def test_pretrain_writes_a_run_and_prints_the_result(cll, tmp_path, encoder):
     status, out, _ = cll("pretrain", *FAST, "--encoder", encoder, "--probe-every", 2, "--out", tmp_path / "x")
     assert status == 0
     result = json.loads((tmp_path / "x" / "result.json").read_text())
     assert f"loss {result['loss_last']:.4f}, collapse gauge {result['gauge_last']:.2f}" in out
     assert f"kNN {100 * result['oracle_knn']:.2f} % (oracle)" in out
     assert "views/s on cpu" in out
-    assert f"cll cluster --data digits --encoder run:{tmp_path / 'x'} clusters by it." in out
+    assert f"cll cluster --data digits --encoder run:{tmp_path / 'x'}" in out
     config = read_toml(tmp_path / "x" / "config.toml", PretrainConfig)
     assert config == PretrainConfig(encoder=encoder, epochs=2, batch=256, probe_every=2)
     assert all((tmp_path / "x" / name).exists() for name in LEFT)
 
 
-def test_without_a_probe_there_is_no_oracle(cll, tmp_path):
+def test_pretrain_without_probe_has_no_oracle(cll, tmp_path):
     assert "oracle" not in cll("pretrain", *FAST, "--out", tmp_path / "x")[1]
 
 
-def test_without_out_it_goes_under_runs_even_for_a_path(cll, tmp_path, photos):
-    """And a probe that cannot be taken, for want of truth, is no error."""
+def test_pretrain_default_folder_is_under_runs(cll, tmp_path, photos):
+    """A probe without true labels is not an error."""
     assert cll("pretrain", *FAST, "--seed", 4)[0] == 0
     status, out, _ = cll("pretrain", *FAST, "--data", photos, "--probe-every", 1)
     assert status == 0
@@ -74,7 +73,7 @@ def test_without_out_it_goes_under_runs_even_for_a_path(cll, tmp_path, photos):
     assert {p.name for p in photos.parent.iterdir()} == {"photos.npz"}
 
 
-def test_config_repeats_a_run_and_options_override_it(cll, tmp_path):
+def test_pretrain_config_repeats_a_run_and_options_override_it(cll, tmp_path):
     assert cll("pretrain", *FAST, "--lr", 0.05, "--flip", "True", "--out", tmp_path / "a")[0] == 0
     stored = tmp_path / "a" / "config.toml"
     assert cll("pretrain", "--config", stored, "--out", tmp_path / "b")[0] == 0
@@ -86,59 +85,60 @@ def test_config_repeats_a_run_and_options_override_it(cll, tmp_path):
 
 @contextlib.contextmanager
 def interrupting(shown):
-    """In place of the progress bar: Ctrl-C after the seventh step."""
+    """Replaces the progress bar: Ctrl-C after the seventh step."""
     steps = []
 
-    def show(job):
-        steps.append(job)
+    def show(loop):
+        steps.append(loop)
         if len(steps) == 7:
             raise KeyboardInterrupt
 
     yield show
 
 
-def test_a_run_that_was_stopped_goes_on_with_resume_and_out_alone(cll, tmp_path, monkeypatch):
+def test_pretrain_resume_needs_only_the_folder(cll, tmp_path, monkeypatch):
     assert cll("pretrain", *FAST, "--encoder", "mocov3", "--out", tmp_path / "whole")[0] == 0
     command = ("pretrain", *FAST, "--encoder", "mocov3", "--checkpoint-seconds", 0, "--out", tmp_path / "x")
     with monkeypatch.context() as patched:
-        patched.setattr(import_module("complementary.cli.pretrain"), "epochs_bar", interrupting)
+        patched.setattr("complementary.cli.pretrain.training_progress", interrupting)
         status, _, error = cll(*command)
     assert status == 130
-    assert "cll pretrain: stopped." in error
+    assert "cll pretrain: stopped" in error
     assert (tmp_path / "x" / "checkpoint.safetensors").exists()
     status, _, error = cll(*command)
     assert status == 2
-    assert "already holds a run" in error
+    assert "already contains a run" in error
     status, _, error = cll("pretrain", "--resume", "--out", tmp_path / "x", "--lr", 0.5)
     assert status == 2
-    assert "another configuration (lr: None -> 0.5)" in error
+    assert "lr: None -> 0.5" in error
     assert cll("pretrain", "--resume", "--out", tmp_path / "x", "--device", "cpu")[0] == 0
     assert contents(tmp_path / "x") == contents(tmp_path / "whole")
     before = contents(tmp_path / "x")
-    assert cll("pretrain", "--resume", "--out", tmp_path / "x")[0] == 0, "a finished run is told again"
+    assert cll("pretrain", "--resume", "--out", tmp_path / "x")[0] == 0, "a finished run is not repeated"
     assert contents(tmp_path / "x") == before
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "found", "flag"),
     [
-        (["--encoder", "simclr"], "The encoder 'simclr' is not known; choose one of: simsiam, byol, mocov3"),
-        (["--batch", "5000"], "There are 1437 images, fewer than one batch of 5000; pass --batch 1437 or less"),
-        (["--body", "mlp"], "The body 'mlp' is not known"),
-        (["--smallest", "0"], "The option smallest is 0.0, but it must be above 0"),
-        (["--data", "imaginary"], "The dataset 'imaginary' is not known"),
-        (["--data", "{vectors}"], "The set v holds vectors, and encoders learn from images"),
-        (["--data", "{vectors}", "--show-views", "v.png"], "The set v holds vectors, and encoders learn from images"),
-        (["--show-views", "no/such/v.png"], "v.png cannot be written"),
-        (["--long-tail", "10", "--data", "{photos}"], "A long tail needs true labels, but this set has none"),
+        (["--encoder", "simclr"], "simclr", None),
+        (["--batch", "5000"], "1437 images", "--batch"),
+        (["--backbone", "mlp"], "mlp", None),
+        (["--min-scale", "0"], "0.0", "--min-scale"),
+        (["--data", "imaginary"], "imaginary", None),
+        (["--data", "{vectors}"], "holds vectors", "--data"),
+        (["--data", "{vectors}", "--show-views", "v.png"], "holds vectors", "--data"),
+        (["--show-views", "no/such/v.png"], "v.png cannot be written", None),
+        (["--long-tail", "10", "--data", "{photos}"], "true labels", None),
     ],
 )
-def test_bad_input_is_one_sentence_and_status_2(cll, tmp_path, photos, options, said):
+def test_pretrain_rejects_bad_input(cll, tmp_path, photos, options, found, flag):
     np.savez(tmp_path / "v.npz", x=np.eye(300, 4), not_y=np.arange(300) % 3)
     places = {"vectors": tmp_path / "v.npz", "photos": photos}
     status, _, error = cll("pretrain", *(o.format(**places) for o in options), "--out", tmp_path / "x")
     assert status == 2
-    assert said in " ".join(error.replace("│", " ").split())
+    assert found in " ".join(error.replace("│", " ").split())
+    assert flag is None or error.strip().endswith(f"({flag})")
     assert "Traceback" not in error
     assert not (tmp_path / "x" / "result.json").exists()
 
@@ -152,20 +152,20 @@ def picture(path):
     return np.asarray(Image.open(io.BytesIO(content)).convert("L"))
 
 
-@pytest.mark.parametrize("options", [(), ("--long-tail", 20), ("--blur", 1, "--solarise", 1)], ids=str)
-def test_views_are_drawn_to_a_png_and_nothing_is_trained(cll, tmp_path, options):
+@pytest.mark.parametrize("options", [(), ("--long-tail", 20), ("--blur", 1, "--solarize", 1)], ids=str)
+def test_show_views_draws_a_png_and_does_not_train(cll, tmp_path, options):
     status, out, _ = cll("pretrain", "--show-views", tmp_path / "x.png", *options)
     assert status == 0
-    assert f"Two views each of eight images: {tmp_path / 'x.png'}" in out
+    assert str(tmp_path / "x.png") in out
     seen = picture(tmp_path / "x.png")
     assert min(seen.shape) > 300
     assert seen.std() > 30, "it is not blank"
     assert {p.name for p in tmp_path.iterdir()} == {"x.png"}
 
 
-def test_views_follow_seed_and_options(cll, tmp_path):
+def test_show_views_depend_on_seed_and_options(cll, tmp_path):
     drawn = {}
-    for name, options in {"a": [], "b": [], "seed": ["--seed", 1], "jitter": ["--jitter", 0, "--smallest", 1]}.items():
+    for name, options in {"a": [], "b": [], "seed": ["--seed", 1], "jitter": ["--jitter", 0, "--min-scale", 1]}.items():
         assert cll("pretrain", "--show-views", tmp_path / f"{name}.png", *options)[0] == 0
         drawn[name] = picture(tmp_path / f"{name}.png")
     assert np.array_equal(drawn["a"], drawn["b"])
@@ -173,7 +173,7 @@ def test_views_follow_seed_and_options(cll, tmp_path):
     assert not np.array_equal(drawn["a"], drawn["jitter"])
 
 
-def test_fewer_than_eight_colour_images_can_be_shown(cll, tmp_path):
+def test_show_views_of_fewer_than_eight_images(cll, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", images=images, not_y=[0, 1, 2])
     assert cll("pretrain", "--data", tmp_path / "few.npz", "--show-views", tmp_path / "x.png")[0] == 0
@@ -190,25 +190,25 @@ def unlabelled(tmp_path):
     return tmp_path / "bare.npz"
 
 
-def test_images_without_labels_can_be_pretrained_on(cll, tmp_path, unlabelled):
+def test_pretrain_needs_no_labels(cll, tmp_path, unlabelled):
     status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--probe-every", 1, "--out", tmp_path / "bare")
     assert status == 0, error
     with np.load(unlabelled) as held:
         np.savez(tmp_path / "full.npz", images=held["images"], not_y=np.arange(300) % 3)
     assert cll("pretrain", *FAST, "--data", tmp_path / "full.npz", "--out", tmp_path / "full")[0] == 0
     bare, full = (files.read_checkpoint(tmp_path / name / "encoder.safetensors")[0] for name in ("bare", "full"))
-    assert all((bare[key] == full[key]).all() for key in full), "labels play no part"
+    assert all((bare[key] == full[key]).all() for key in full), "labels are not used"
     assert cll("pretrain", "--data", unlabelled, "--show-views", tmp_path / "v.png")[0] == 0
 
 
 @pytest.mark.parametrize("command", [("train", "--mix", "none"), ("cluster",), ("train", "--labels", "given")])
-def test_what_needs_labels_says_so(cll, tmp_path, unlabelled, command):
+def test_other_commands_reject_images_without_labels(cll, tmp_path, unlabelled, command):
     status, _, error = cll(*command, "--data", unlabelled, "--out", tmp_path / "x")
     assert status == 2
-    assert "The set bare holds no labels at all, which is enough for cll pretrain only" in " ".join(error.split())
+    assert "bare has no labels" in error
 
 
-def test_a_long_tail_of_unlabelled_images_is_refused(cll, tmp_path, unlabelled):
+def test_pretrain_rejects_a_long_tail_without_true_labels(cll, tmp_path, unlabelled):
     status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--long-tail", 5, "--out", tmp_path / "x")
     assert status == 2
-    assert "A long tail needs true labels" in error
+    assert "true labels" in error

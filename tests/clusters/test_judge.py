@@ -280,7 +280,6 @@ def of_vectors(config, count=1437):
     return FeatureExtractor(config, dataset, torch.arange(count))
 
 
-@pytest.mark.slow
 def test_page_shows_all_metrics_and_fetches_nothing(clustered, choice, judged):
     extractor, _, _, assignment = clustered
     found = read_page(page(extractor, assignment, judged, choice))

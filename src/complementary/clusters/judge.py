@@ -307,11 +307,14 @@ def _examples(inputs: Tensor, assignment: Tensor, rows: int = 12, columns: int =
     """A row of images for each of up to ``rows`` clusters, from the largest to the smallest."""
     order = torch.bincount(assignment).argsort(descending=True)
     order = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
-    figure, axes = figures.new_figure(0.62 * columns, 0.62 * len(order) + 0.2, rows=len(order), columns=columns)
-    for axes_row, k in zip(axes, order.tolist(), strict=True):
-        members = (assignment == k).nonzero()[:columns, 0].tolist()
-        for axis in axes_row:
-            axis.axis("off")
-        for axis, i in zip(axes_row, members, strict=False):
-            figures.show_image(axis, inputs[i].float() / 255)
+    channels, height, width = inputs.shape[1:]
+    gap = max(1, height // 8)
+    # one picture with all images: a separate axis for each would take seconds to draw
+    mosaic = torch.ones(channels, len(order) * (height + gap), columns * (width + gap))
+    for row, k in enumerate(order.tolist()):
+        for column, i in enumerate((assignment == k).nonzero()[:columns, 0].tolist()):
+            top, left = row * (height + gap), column * (width + gap)
+            mosaic[:, top : top + height, left : left + width] = inputs[i].float() / 255
+    figure, axes = figures.new_figure(0.62 * columns, 0.62 * len(order) * height / width + 0.2)
+    figures.show_image(axes[0][0], mosaic)
     return figure
