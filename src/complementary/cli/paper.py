@@ -190,9 +190,9 @@ def main(arguments: list[str]) -> None:
 
 def listing() -> str:
     """All studies, one line each."""
-    header = ["study", "in the paper", "settings", "published", "title"]
-    rows = [[s.name, s.source, str(len(s.entries)), str(len(s.published)), s.title] for s in STUDIES.values()]
-    return tables.text("Run one with: cll paper NAME", [tables.Table("", header, rows, 2)]).rstrip()
+    header = ["study", "in the paper", "title", "settings", "published"]
+    rows = [[s.name, s.source, s.title, str(len(s.entries)), str(len(s.published))] for s in STUDIES.values()]
+    return tables.text("Run one with: cll paper NAME", [tables.Table("", header, rows, 3)]).rstrip()
 
 
 # --- run ------------------------------------------------------------------------------------------------------------

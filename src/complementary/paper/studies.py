@@ -362,12 +362,7 @@ _ALL = (
         note="In the figure a published accuracy is drawn at the published noise ratio where there is one, at 0 for "
         "no mixing and the noise-free oracles, else at our noise ratio.",
     ),
-    Study(
-        "losses",
-        "Mixup against ICM per loss",
-        "Fig. 3b",
-        grid("Table 2", ("cifar10",), ("mixup", "icm"), (1, 100)),
-    ),
+    Study("losses", "Mixup against ICM per loss", "Fig. 3b", grid("Table 2", ("cifar10",), ("mixup", "icm"), (1, 100))),
     Study("augment", "Augmentation with and without ICM", "Fig. 5a", _augment()),
     Study(
         "sharing",
