@@ -52,6 +52,7 @@ def test_sheet_with_unusual_class_names(tmp_path):
     assert pixels(tmp_path / "sheet.png").std() > 10
 
 
+@pytest.mark.slow
 def test_sheet_depends_on_the_seed_only(tmp_path):
     digits = load("digits")
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
