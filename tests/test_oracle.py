@@ -62,12 +62,12 @@ def test_is_noisy_if_a_label_names_the_class_of_another_member(classes, size, pe
 def test_is_noisy_of_three_members_has_six_conditions():
     truth = torch.tensor([0, 1, 2])
     members = torch.tensor([[0, 1, 2]])
-    for teller in range(3):
-        for told in range(3):
+    for i in range(3):
+        for j in range(3):
             excluded = torch.zeros(3, 5)
             excluded[:, 3] = 1
-            excluded[teller] = torch.eye(5)[told]
-            assert bool(is_noisy(members, truth, excluded)) == (teller != told)
+            excluded[i] = torch.eye(5)[j]
+            assert bool(is_noisy(members, truth, excluded)) == (i != j)
 
 
 @pytest.mark.parametrize(("ratio", "percent"), [(1, 18.89), (100, 15.67)])

@@ -146,7 +146,7 @@ def test_pretrain_rejects_bad_input(cll, tmp_path, photos, options, found, flag)
 # --- views --------------------------------------------------------------------------------------------
 
 
-def picture(path):
+def read_png(path):
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     return np.asarray(Image.open(io.BytesIO(content)).convert("L"))
@@ -157,7 +157,7 @@ def test_show_views_draws_a_png_and_does_not_train(cll, tmp_path, options):
     status, out, _ = cll("pretrain", "--show-views", tmp_path / "x.png", *options)
     assert status == 0
     assert str(tmp_path / "x.png") in out
-    seen = picture(tmp_path / "x.png")
+    seen = read_png(tmp_path / "x.png")
     assert min(seen.shape) > 300
     assert seen.std() > 30, "it is not blank"
     assert {p.name for p in tmp_path.iterdir()} == {"x.png"}
@@ -167,7 +167,7 @@ def test_show_views_depend_on_seed_and_options(cll, tmp_path):
     drawn = {}
     for name, options in {"a": [], "b": [], "seed": ["--seed", 1], "jitter": ["--jitter", 0, "--min-scale", 1]}.items():
         assert cll("pretrain", "--show-views", tmp_path / f"{name}.png", *options)[0] == 0
-        drawn[name] = picture(tmp_path / f"{name}.png")
+        drawn[name] = read_png(tmp_path / f"{name}.png")
     assert np.array_equal(drawn["a"], drawn["b"])
     assert not np.array_equal(drawn["a"], drawn["seed"])
     assert not np.array_equal(drawn["a"], drawn["jitter"])
@@ -177,7 +177,7 @@ def test_show_views_of_fewer_than_eight_images(cll, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3), dtype=np.uint8)
     np.savez(tmp_path / "few.npz", images=images, not_y=[0, 1, 2])
     assert cll("pretrain", "--data", tmp_path / "few.npz", "--show-views", tmp_path / "x.png")[0] == 0
-    assert picture(tmp_path / "x.png").std() > 10
+    assert read_png(tmp_path / "x.png").std() > 10
 
 
 # --- without any label --------------------------------------------------------------------------------

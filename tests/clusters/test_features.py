@@ -1,12 +1,14 @@
 """Features by encoders of every kind, and how ``encoder = auto`` is resolved."""
 
 import functools
+import json
 import logging
 import os
 import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -379,6 +381,33 @@ def test_auto_prefers_the_cached_encoder_with_the_most_epochs(caplog):
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert str(best) in record.getMessage()
+
+
+def test_auto_finds_a_stored_encoder_in_a_checkout(tmp_path, monkeypatch):
+    dataset = photos()
+    cached = store_encoder(dataset, 9)
+    stored = tmp_path / "results" / "encoders"
+    stored.mkdir(parents=True)
+    (stored / "a.safetensors").write_bytes((cached / "encoder.safetensors").read_bytes())
+    sha = files.fingerprint_rows(dataset.train.inputs)
+    entries = [
+        {"file": "a.safetensors", "epochs": 10, "images_sha256": sha},
+        {"file": "missing.safetensors", "epochs": 99, "images_sha256": sha},
+        {"file": "a.safetensors", "epochs": 99, "images_sha256": "0" * 64},
+    ]
+    (stored / "index.json").write_text(json.dumps(entries))
+    assert str(auto(dataset).encoder) == f"run:{cached}"
+    monkeypatch.chdir(tmp_path)
+    found = auto(dataset)
+    assert str(found.encoder) == "file:results/encoders/a.safetensors"
+    assert found.train.shape == (40, 512)
+
+
+def test_auto_index_of_the_repository_names_its_encoders():
+    folder = Path(__file__).parents[2] / "results" / "encoders"
+    entries = json.loads((folder / "index.json").read_text())
+    assert any((folder / entry["file"]).exists() for entry in entries)
+    assert all(set(entry) == {"file", "epochs", "images_sha256"} for entry in entries)
 
 
 def test_auto_ignores_an_encoder_of_other_images(caplog):

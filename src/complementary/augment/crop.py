@@ -98,7 +98,7 @@ def luminance(images: Tensor) -> Tensor:
     Returns:
         [B, 1, H, W]: int32, rounded as in Pillow, for uint8 images, otherwise float.
     """
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     if images.dtype == torch.uint8:
         value: Tensor = (19595 * red.int() + 38470 * green.int() + 7471 * blue.int() + 0x8000) >> 16
         return value

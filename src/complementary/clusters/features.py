@@ -1,6 +1,7 @@
 """From examples to the unit vectors that are clustered: by an encoder, from raw pixels, or from a file."""
 
 import functools
+import json
 import logging
 import zipfile
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from complementary.reports.terminal import log_progress
 log = logging.getLogger(__name__)
 
 MIN_SIZE = 16  # pixels; raw pixels of smaller images are clustered without a warning
+STORED = Path("results/encoders")  # encoders of the repository, if the working directory is a checkout
 
 
 class FeatureExtractor:
@@ -151,10 +153,10 @@ class FeatureExtractor:
         small = self.inputs.ndim != 4 or min(self.inputs.shape[2:]) < MIN_SIZE
         if small and not wants_network:
             return EncoderSpec("pixels")
-        found = find_cached_encoder(self.fingerprint)
+        found = find_encoder(self.fingerprint)
         if found is not None:
             log.info("encoder = auto: using %s", found)
-            return EncoderSpec("run", found)
+            return found
         if not wants_network:
             log.warning(
                 "%s mixes within clusters of raw pixels, because encoder = auto found no pretrained encoder for these "
@@ -226,7 +228,7 @@ class FeatureExtractor:
         return key | ({"mirror": True} if self.mirror else {})
 
 
-# --- pretrained encoders in the cache ---------------------------------------------------------------------------------
+# --- pretrained encoders ---------------------------------------------------------------------------------------------
 
 
 def cached_encoder(
@@ -254,17 +256,28 @@ def encoder_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     return cache.stage_path(f"pretrain-{config.hash()[:16]}-{files.fingerprint_rows(images)[:16]}")
 
 
-def find_cached_encoder(fingerprint: str) -> Path | None:
-    """Folder of a finished encoder that was pretrained on exactly these images, with the most epochs; None if none.
+def find_encoder(fingerprint: str) -> EncoderSpec | None:
+    """Find an encoder that was pretrained on exactly these images; the one with the most epochs.
+
+    It is searched in the cache and, in a checkout of the repository, in results/encoders, where index.json lists the
+    encoders and their images.
 
     Args:
         fingerprint: SHA-256 of the images.
+
+    Returns:
+        The encoder, ``run:FOLDER`` or ``file:WEIGHTS``; None if there is none.
     """
-    found = []
+    found: list[tuple[int, str, EncoderSpec]] = []
     for folder in cache.stage_path("").glob(f"pretrain-*-{fingerprint[:16]}"):
         record = files.read_record(folder / WEIGHTS)
         if (folder / "result.json").exists() and record:
-            found.append((record.get("epochs", 0), folder.name, folder))
+            found.append((record.get("epochs", 0), folder.name, EncoderSpec("run", folder)))
+    index = STORED / "index.json"
+    for entry in json.loads(index.read_text(encoding="utf-8")) if index.exists() else []:
+        path = STORED / entry["file"]
+        if entry["images_sha256"] == fingerprint and path.exists():
+            found.append((entry["epochs"], path.name, EncoderSpec("file", path)))
     return max(found)[2] if found else None
 
 

@@ -309,7 +309,7 @@ def _examples(inputs: Tensor, assignment: Tensor, rows: int = 12, columns: int =
     order = order[torch.linspace(0, len(order) - 1, min(rows, len(order))).long()]
     channels, height, width = inputs.shape[1:]
     gap = max(1, height // 8)
-    # one picture with all images: a separate axis for each would take seconds to draw
+    # a single mosaic, because drawing an axis per image takes seconds
     mosaic = torch.ones(channels, len(order) * (height + gap), columns * (width + gap))
     for row, k in enumerate(order.tolist()):
         for column, i in enumerate((assignment == k).nonzero()[:columns, 0].tolist()):

@@ -45,8 +45,8 @@ def build_backbone(name: str, shape: tuple[int, ...], seed: int, max_pool: bool)
 
 
 def describe(backbone: Network) -> dict[str, Any]:
-    """What `build_backbone` needs to build the same network, as stored with the weights; the shape is separate."""
-    return {"body": backbone.kind, "max_pool": backbone.max_pool}
+    """What `build_backbone` needs to build the same network, besides the shape: the record of an encoder file."""
+    return {"body": backbone.kind, "max_pool": backbone.max_pool}  # "body": the backbone, as in stored files
 
 
 @torch.no_grad()

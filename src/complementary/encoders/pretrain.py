@@ -110,7 +110,8 @@ class Pretrainer(TrainingLoop):
         local = self.rows if processes.world_size == 1 else self.rows.take(processes.shard())
         self.set_inputs(local, should_stream((local,), engine))
         self.mean, self.std = (torch.tensor(t, device=self.device) for t in (dataset.mean, dataset.std))
-        self.objective = build_objective(config, shape).to(self.device, memory_format=torch.channels_last)
+        self.objective = build_objective(config, shape).to(self.device)
+        self.objective.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout
         self.views = views_for(config, dataset)
         self.loss = engine.compiled(two_views)
         self.lr = (config.lr or self.objective.base_lr) * config.batch / 256

@@ -2,7 +2,7 @@
 
 | ``encoder`` | features |
 |---|---|
-| ``auto`` | an encoder that is cached for these images, else ``pixels`` |
+| ``auto`` | those of an encoder that is cached or stored for these images, else ``pixels`` |
 | ``pixels`` | the raw inputs (also for vectors) |
 | ``random`` | those of an untrained network: a control |
 | ``simsiam``, ``byol``, ``mocov3`` | those of this encoder, which is pretrained first if it is not in the cache |
