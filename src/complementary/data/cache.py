@@ -212,7 +212,7 @@ def _commit(name: str, draft: Draft) -> None:
     arrays = {}
     for key, array in draft.arrays().items():
         path = _array_file(draft.folder, key)
-        with path.open("rb") as handle:
+        with path.open("r+b") as handle:
             os.fsync(handle.fileno())
         facts = {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": path.stat().st_size}
         arrays[key] = facts | {"sha256": sha256(array)}
