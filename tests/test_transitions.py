@@ -75,7 +75,7 @@ def test_parse_builds_the_matrix(spec, wanted):
     assert torch.equal(transitions.parse(spec, 4), wanted)
 
 
-def test_parse_reads_a_file_and_normalises_its_rows(tmp_path):
+def test_parse_reads_a_file_and_normalizes_its_rows(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("0, .3333, .6667\n.5,0,.5\n1,0,0\n")
     matrix = transitions.parse(f"matrix:{path}", 3)

@@ -28,7 +28,7 @@ from complementary.rng import dirichlet
 
 # --- partners ---------------------------------------------------------------------------------------------------------
 # Members of a group are sorted side by side, so that a partner is an offset within the group. A draw is then a few
-# vectorised operations of fixed shape, on any device.
+# vectorized operations of fixed shape, on any device.
 
 
 class Groups(NamedTuple):

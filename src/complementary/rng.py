@@ -48,7 +48,7 @@ _GLOBAL = threading.RLock()
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's global CPU generator inside a ``with`` block and restore its state afterwards.
 
-    For code that takes no generator, such as the initialisation of layers. Only one thread at a time can be inside.
+    For code that takes no generator, such as the initialization of layers. Only one thread at a time can be inside.
 
     Args:
         seed: The seed.

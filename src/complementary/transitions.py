@@ -87,7 +87,7 @@ def check_transition(matrix: Tensor, classes: int | None = None, name: str = "Th
         name: Start of error messages.
 
     Returns:
-        float64 [K, K] with rows normalised to sum to 1.
+        float64 [K, K] with rows normalized to sum to 1.
     """
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
     size = classes or (len(matrix) if matrix.ndim else 0)
