@@ -420,9 +420,10 @@ class _Importer:
         good, gray = np.ones(len(matched.index), bool), False
         if isinstance(source, _ImageFolder):
             shape = (max(1, len(good)), 3, self.size, self.size)
-            inputs = self.draft.allocate(f"{split}/inputs", shape)
+            images = self.draft.allocate(f"{split}/inputs", shape)
+            inputs: Array = images
             files = [source.files[i] for i in matched.index]
-            decoded = decode_into(inputs.transpose(0, 2, 3, 1), files, self.fit, f"decoding {split} images")
+            decoded = decode_into(images.transpose(0, 2, 3, 1), files, self.fit, f"decoding {split} images")
             good[list(decoded.failures)], gray = False, decoded.gray
             reasons = {i: f": {reason}" for i, reason in decoded.failures.items()}
             kind = f"{split} images that cannot be decoded"
