@@ -1,4 +1,4 @@
-"""Networks: torchvision's keys and shapes, the paper's stem and pool, weights that depend on the seed only."""
+"""Networks: keys and shapes of torchvision, stem and max-pool of the paper, weights that depend on the seed only."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def expected_resnet18(channels, classes):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_resnet18_has_torchvisions_keys_in_torchvisions_order(channels):
+def test_resnet18_has_the_state_dict_keys_of_torchvision(channels):
     found = networks.build("resnet18", (channels, 32, 32), 10).state_dict()
     wanted = expected_resnet18(channels, 10)
     assert len(wanted) == 122
@@ -56,12 +56,12 @@ def test_resnet18_has_torchvisions_keys_in_torchvisions_order(channels):
         ("cnn", (1, 8, 8), 10, 9 * (32 + 32 * 64 + 64 * 128) + 2 * (32 + 64 + 128) + 1290),
     ],
 )
-def test_parameter_counts(name, shape, classes, count):
+def test_build_parameter_counts(name, shape, classes, count):
     assert sum(p.numel() for p in networks.build(name, shape, classes).parameters()) == count
 
 
 def slow_resnet18(state, x, max_pool):
-    """He et al.'s network from its weights alone, in evaluation mode, with torch's functional operations."""
+    """ResNet-18 in evaluation mode, from its weights and functional operations."""
 
     def conv_norm(x, conv, norm, stride, padding):
         x = F.conv2d(x, state[f"{conv}.weight"], stride=stride, padding=padding)
@@ -82,7 +82,7 @@ def slow_resnet18(state, x, max_pool):
 
 
 @pytest.mark.parametrize("max_pool", [True, False])
-def test_resnet18_computes_what_its_weights_say(max_pool):
+def test_resnet18_matches_a_functional_reference(max_pool):
     net = networks.build("resnet18", (3, 16, 16), 7, seed=2, max_pool=max_pool)
     x = torch.randn(4, 3, 16, 16, generator=generator(0, "x"))
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_resnet18_computes_what_its_weights_say(max_pool):
 
 
 @pytest.mark.parametrize(("max_pool", "side"), [(True, 16), (False, 32)])
-def test_the_max_pool_halves_the_feature_map(max_pool, side):
+def test_resnet18_max_pool_halves_the_feature_map(max_pool, side):
     net = networks.build("resnet18", (1, 32, 32), 10, max_pool=max_pool)
     seen = []
     net.layer1.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
@@ -106,7 +106,7 @@ CASES += [("cnn", (1, 8, 8), 128), ("cnn", (3, 32, 20), 128), ("cnn", (1, 2, 2),
 
 
 @pytest.mark.parametrize(("name", "shape", "width"), CASES)
-def test_logits_are_fc_of_features_and_gradients_reach_every_weight(name, shape, width):
+def test_forward_is_fc_of_features_and_all_weights_get_gradients(name, shape, width):
     net = networks.build(name, shape, 4)
     x = torch.randn(3, *shape, generator=generator(0, "x"))
     net.eval()
@@ -118,7 +118,7 @@ def test_logits_are_fc_of_features_and_gradients_reach_every_weight(name, shape,
 
 
 @pytest.mark.parametrize("name", networks.MODELS)
-def test_weights_depend_on_the_seed_only_and_the_global_stream_is_left_alone(name):
+def test_build_depends_on_the_seed_only(name):
     before = torch.random.get_rng_state()
     first = networks.build(name, (1, 8, 8), 4, seed=5).state_dict()
     assert torch.equal(before, torch.random.get_rng_state())
@@ -129,19 +129,19 @@ def test_weights_depend_on_the_seed_only_and_the_global_stream_is_left_alone(nam
     assert not torch.equal(first["fc.weight"], other["fc.weight"])
 
 
-def test_the_max_pool_does_not_change_the_weights():
+def test_resnet18_weights_do_not_depend_on_the_max_pool():
     with_pool, without = (networks.build("resnet18", (1, 8, 8), 4, max_pool=m).state_dict() for m in (True, False))
     assert all(torch.equal(with_pool[key], without[key]) for key in with_pool)
 
 
-def test_building_leaves_the_accelerators_streams_alone(monkeypatch):
+def test_build_does_not_seed_the_gpu(monkeypatch):
     seeded = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
     networks.build("linear", (4,), 2)
     assert seeded == []
 
 
-def test_convolutions_start_as_he_et_al_say():
+def test_resnet18_initialization_is_he_normal():
     state = networks.build("resnet18", (3, 32, 32), 10).state_dict()
     for key, value in state.items():
         if value.ndim == 4:
@@ -151,11 +151,11 @@ def test_convolutions_start_as_he_et_al_say():
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 @pytest.mark.parametrize("shape", [(64,), (8, 8)])
-def test_convolutions_refuse_vectors(name, shape):
-    with pytest.raises(UserError, match=rf"{name} needs images \[C, H, W\].*shape \[{shape[0]}.*use mlp or linear"):
+def test_build_refuses_vectors_for_convolutions(name, shape):
+    with pytest.raises(UserError, match=rf"{name} needs images.*\[{shape[0]}"):
         networks.build(name, shape, 4)
 
 
-def test_an_unknown_model_is_refused_with_the_choices():
-    with pytest.raises(UserError, match="'resnet50' is not known; choose one of: linear, mlp, cnn, resnet18"):
+def test_build_refuses_an_unknown_model():
+    with pytest.raises(UserError, match=r"resnet50.*linear, mlp, cnn, resnet18"):
         networks.build("resnet50", (3, 32, 32), 10)

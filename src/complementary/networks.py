@@ -1,7 +1,7 @@
-"""Networks: linear, MLP, a small CNN, ResNet-18. Each gives logits [B, K] and, by `features`, [B, D].
+"""Networks: linear, MLP, a small CNN and ResNet-18. Each computes logits [B, K] and, with `features`, vectors [B, D].
 
-ResNet-18 keeps torchvision's state-dict keys, so that checkpoints travel both ways; its 7 x 7 stem
-is replaced by the 3 x 3, stride-1 stem that suits small images.
+ResNet-18 has the state-dict keys of torchvision, so that weights can be exchanged. Instead of the 7 x 7 stem it has a
+3 x 3 stem of stride 1, which suits small images.
 """
 
 import itertools
@@ -18,7 +18,13 @@ from complementary.rng import address, seeded
 
 
 class Network(nn.Module, ABC):
-    """A body, then one linear layer ``fc``. kind: its name in `MODELS`. max_pool: False if it has gone without."""
+    """A backbone and one linear layer.
+
+    Attributes:
+        kind: Name of the network in `MODELS`.
+        max_pool: Whether the stem has a max-pool.
+        fc: The linear layer.
+    """
 
     kind: ClassVar[str]
     max_pool: bool = True
@@ -26,7 +32,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """Inputs [B, ...] -> features [B, D], what ``fc`` sees."""
+        """Inputs [B, ...] -> features [B, D], the input of ``fc``."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs [B, ...] -> logits [B, K]."""
@@ -64,7 +70,7 @@ class MLP(Network):
 
 
 class SmallCNN(Network):
-    """Three 3 x 3 convolutions with batch norm, then a global average: for small images and small machines."""
+    """Three 3 x 3 convolutions with batch norm and a global average, for small images and CPUs."""
 
     kind = "cnn"
 
@@ -79,12 +85,12 @@ class SmallCNN(Network):
         """[B, C, H, W] -> [B, 128]."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = norm(conv(x))
-            x = F.relu(F.max_pool2d(x, 2) if min(x.shape[2:]) > 4 else x)  # the order that computes less
+            x = F.relu(F.max_pool2d(x, 2) if min(x.shape[2:]) > 4 else x)  # pooling before ReLU computes less
         return x.mean((2, 3))
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -104,7 +110,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(Network):
-    """He et al. 2015 for small images: 3 x 3 stride-1 stem; the max-pool is kept in the paper, optional here."""
+    """ResNet-18 (He et al. 2015) for small images: 3 x 3 stem of stride 1, with or without the max-pool."""
 
     kind = "resnet18"
 
@@ -136,18 +142,22 @@ MODELS = ("linear", "mlp", "cnn", "resnet18")
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_pool: bool = True) -> Network:
-    """Make the named network for inputs of ``shape`` ([C, H, W] or [D]), with weights that depend on ``seed`` only."""
-    one_of("The model", name, MODELS)
+    """Build a network.
+
+    Args:
+        name: linear, mlp, cnn or resnet18.
+        shape: Shape of an input, [C, H, W] or [D].
+        classes: Number of classes K.
+        seed: The initial weights depend on nothing else.
+        max_pool: Whether the stem of resnet18 has a max-pool.
+    """
+    one_of("The model", name, MODELS, "model")
     if name in ("cnn", "resnet18") and len(shape) != 3:
         raise UserError(
-            f"The model {name} needs images [C, H, W], but the inputs have shape {list(shape)}; use mlp or linear."
+            f"The model {name} needs images [C, H, W], but the inputs have shape {list(shape)}; use mlp or linear.",
+            "model",
         )
     with seeded(address(seed, "init")):
         if name == "resnet18":
             return ResNet18(shape, classes, max_pool)
-        simple: dict[str, type[Linear] | type[MLP] | type[SmallCNN]] = {
-            "linear": Linear,
-            "mlp": MLP,
-            "cnn": SmallCNN,
-        }
-        return simple[name](shape, classes)
+        return {"linear": Linear, "mlp": MLP, "cnn": SmallCNN}[name](shape, classes)

@@ -1,40 +1,78 @@
-"""Which examples are chosen, and which labels they get."""
+"""Which examples are selected, and which labels they get."""
 
+import pytest
 import torch
 
 from complementary import transitions
-from complementary.config import Config
+from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
-from complementary.data.selection import resolve, supervise
+from complementary.data.selection import Subset, count_examples, label_source, same_for_all_seeds, select
+from complementary.errors import UserError
 
 
-def test_setups_by_name():
+def test_select_with_the_setups_of_the_paper():
     dataset = load("digits")
-    one, _, _ = supervise(Config.of(labels="setup-1:10"), dataset)
-    same, _, _ = supervise(Config.of(long_tail=10.0), dataset)
+    one, _, _ = select(Config.of(labels="setup-1:10"), dataset)
+    same, _, _ = select(Config.of(long_tail=10.0), dataset)
     assert torch.equal(one, same)
-    everyone, matrix, _ = supervise(Config.of(labels="setup-2:5"), dataset)
-    assert len(everyone) == len(dataset.train)
+    everything, matrix, _ = select(Config.of(labels="setup-2:5"), dataset)
+    assert len(everything) == len(dataset.train)
     assert torch.equal(matrix, transitions.biased(10, 5))
-    tail, matrix, _ = supervise(Config.of(labels="setup-3:5:10"), dataset)
+    tail, matrix, _ = select(Config.of(labels="setup-3:5:10"), dataset)
     assert torch.equal(tail, one)
     assert torch.equal(matrix, transitions.biased(10, 5))
 
 
-def test_paper_draws_are_the_papers():
+def test_select_with_the_draws_of_the_paper():
     truth = torch.arange(10).repeat_interleave(5000)
     split = Split(torch.zeros(50_000, 1), truth)
     dataset = Dataset("c", split, None, tuple("0123456789"), (0.0,), (1.0,), head=5000)
-    chosen, _, excluded = supervise(Config.of(draws="paper", long_tail=100.0), dataset)
+    chosen, _, excluded = select(Config.of(draws="paper", long_tail=100.0), dataset)
     assert len(chosen) == 12_406
     assert excluded.sum(0).tolist() == [874, 1084, 1166, 1267, 1296, 1316, 1340, 1349, 1367, 1347]
 
 
-def test_auto_takes_the_labels_that_came_with_the_data():
+def test_select_without_any_labels_is_refused():
+    dataset = Dataset("none", Split(torch.randn(4, 2)), None, ("a", "b"), (0.0,), (1.0,))
+    with pytest.raises(UserError, match="none has no labels"):
+        select(Config.of(), dataset)
+
+
+def test_label_source_resolves_auto_and_setups():
     dataset = load("digits")
-    assert resolve(Config.of(), dataset) == ("uniform", 1.0)
-    given = Dataset(
-        "g", Split(torch.randn(4, 2), excluded=torch.eye(2)[[0, 1, 0, 1]]), None, ("a", "b"), (0.0,), (1.0,)
-    )
-    assert resolve(Config.of(long_tail=2.0), given) == ("given", 2.0)
-    assert resolve(Config.of(labels="setup-3:5:10"), dataset) == ("biased:5", 10.0)
+    excluded = torch.eye(2, dtype=torch.uint8)[[0, 1, 0, 1]]
+    given = Dataset("g", Split(torch.randn(4, 2), excluded=excluded), None, ("a", "b"), (0.0,), (1.0,))
+    assert label_source(Config.of(), dataset) == "uniform"
+    assert label_source(Config.of(), given) == "given"
+    assert label_source(Config.of(labels="setup-3:5:10"), dataset) == "biased:5"
+    assert label_source(Config.of(labels="noisy:0.1"), dataset) == "noisy:0.1"
+
+
+def test_subset_of_a_run_and_of_its_pretraining_are_equal():
+    for options in ({"long_tail": 5.0, "seed": 3}, {"long_tail": 5.0, "head": 50, "subset": "first"}, {}):
+        run, pretraining = Subset.of(Config.of(**options)), Subset.of(PretrainConfig.of(**options))
+        assert run == pretraining
+        assert torch.equal(run.index(load("digits")), pretraining.index(load("digits")))
+    assert Subset.of(Config.of(draws="paper")).order == "first"
+    assert Subset.of(Config.of(labels="setup-3:5:10")).long_tail == 10
+
+
+def test_subset_refuses_two_long_tails():
+    with pytest.raises(UserError, match="50") as caught:
+        Subset.of(Config.of(labels="setup-1:10", long_tail=50.0))
+    assert caught.value.option == "long_tail"
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "same"),
+    [
+        ({}, 50_000, True),
+        ({"long_tail": 100.0}, 12_406, False),
+        ({"long_tail": 100.0, "subset": "first"}, 12_406, True),
+        ({"labels": "setup-1:100", "draws": "paper"}, 12_406, True),
+        ({"head": 100}, 1000, False),
+    ],
+)
+def test_count_examples_and_same_for_all_seeds(options, count, same):
+    config = Config.of(data="cifar10", **options)
+    assert (count_examples(config), same_for_all_seeds(config)) == (count, same)

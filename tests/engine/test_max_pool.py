@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from complementary.engine.max_pool import OWN_KERNELS, max_pool
+from complementary.engine.max_pool import USE_KERNELS, max_pool
 
 
 def test_max_pool_on_a_cpu():
@@ -17,7 +17,7 @@ def test_max_pool_on_a_cpu():
 @pytest.mark.parametrize("shape", [(2, 64, 32, 32), (3, 5, 8, 6), (1, 1, 2, 2), (2, 3, 7, 9)])
 @pytest.mark.parametrize("compile", [False, True])
 def test_max_pool_kernels_agree_with_torch_including_ties(shape, dtype, compile):
-    assert OWN_KERNELS
+    assert USE_KERNELS
     pool = torch.compile(max_pool, dynamic=False) if compile else max_pool
     values = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(0))  # many equal maxima
     x = values.to("cuda", dtype).contiguous(memory_format=torch.channels_last)

@@ -80,7 +80,7 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     if not (folder / "result.json").exists():
         raise UserError(f"{folder} does not contain a finished run (there is no result.json); resume it first.")
     if not (folder / "last.safetensors").exists() and (folder / "encoder.safetensors").exists():
-        raise UserError(f"{folder} contains an encoder of cll pretrain, not a classifier; give a run of cll train.")
+        raise UserError(f"{folder} contains an encoder, not a classifier; give the folder of a training run.")
     if weights == "auto":
         weights = "last" if read_result(folder).get("selected_epoch") is None else "selected"
     tensors, record = files.read_checkpoint(folder / f"{weights}.safetensors")
@@ -99,9 +99,15 @@ def is_image_path(path: Path) -> bool:
 
 
 def read_images(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[list[Path], Tensor, dict[int, str]]:
-    """Read an image, or all images of a folder, as ``cll data import`` reads them.
+    """Read an image, or all images of a folder, in the same way as the import of a dataset.
 
-    ``shape`` [C, S, S]: what the run was trained on. -> (files, uint8 [N, C, S, S], index -> why it cannot be read)
+    Args:
+        path: The image or folder.
+        shape: Shape of the images of the run, [C, S, S].
+        fit: How images become square: crop or stretch.
+
+    Returns:
+        The files, the images uint8 [N, C, S, S], and for each image that cannot be read its index and the reason.
     """
     if len(shape) != 3 or shape[1] != shape[2]:
         raise UserError(
@@ -118,11 +124,15 @@ def read_images(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[
 
 
 def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
-    """A .npy, .npz or .csv file -> (names of the examples, where it gives any; inputs as `Predictor` wants them).
+    """Read examples from a .npy, .npz or .csv file.
 
-    Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or vectors [N, D]. In an .npz they are called inputs, images
-    or X (the names of docs/guide/data.md), or are the only array. A .csv has one vector a line; a first column called
-    file, id, name ... names it.
+    Args:
+        path: A file of images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or of vectors [N, D]. In an .npz file the
+            array is called inputs, images or X (see docs/guide/data.md), or is the only one. A .csv file has one vector
+            per line, and may have a first column file, id or name.
+
+    Returns:
+        The names of the examples, if the file has any, and the inputs for a `Predictor`.
     """
     if path.suffix.lower() not in arrays.SUFFIXES:
         raise UserError(f"{path} is not an image, a folder, or a .npy, .npz or .csv file.")
@@ -136,12 +146,12 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
 
 
 def _only_array(path: Path) -> ExampleFile | None:
-    """What an .npz holds if that is a single array, whatever its name."""
+    """The content of an .npz file with a single array, whatever its name."""
     if path.suffix.lower() != ".npz":
         return None
-    held = open_npz(read_bytes(path), str(path))
-    if len(held) != 1:
+    found = open_npz(read_bytes(path), str(path))
+    if len(found) != 1:
         return None
-    ((name, array),) = held.items()
+    ((name, array),) = found.items()
     inputs = as_inputs(array, f"{path}: {name}").numpy()
     return ExampleFile(path, {"train/inputs": inputs}, [str(i) for i in range(len(inputs))])
