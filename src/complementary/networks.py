@@ -160,4 +160,6 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_po
     with seeded(address(seed, "init")):
         if name == "resnet18":
             return ResNet18(shape, classes, max_pool)
-        return {"linear": Linear, "mlp": MLP, "cnn": SmallCNN}[name](shape, classes)
+        if name == "cnn":
+            return SmallCNN(shape, classes)
+        return MLP(shape, classes) if name == "mlp" else Linear(shape, classes)
