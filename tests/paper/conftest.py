@@ -63,6 +63,7 @@ def add_gradients(store):
     def add(data, seed=0, epochs=300, protocol="ours"):
         config = RunSettings(epochs=epochs).config(Entry(Setting(data, "s-nl", "icm"), "all"), protocol, seed)
         row = {"step": 0, "oracle_mse": 3.0, "oracle_bias_squared": 1.0, "oracle_variance": 2.0}
+        row |= {"oracle_target_squared": 4.0, "target": "clean"}
         rows = [row | {"method": method} for method in ("mixup", "icm")]
         content = {"gradients": rows, "protocol": protocol, "config": dataclasses.asdict(config)}
         path = store / f"gradients-{data}-{protocol}-{epochs}-seed{seed}.json"

@@ -136,8 +136,8 @@ def test_render_shows_numbers_differences_and_tests(add_run, store):
 def test_render_of_gradients_shows_means_per_method(add_gradients, store):
     add_gradients("mnist"), add_gradients("mnist", seed=1)
     text = render(STUDIES["gradients"], read([store]), "ours", "markdown")
-    assert "| data | method | MSE | bias² | variance | seeds |" in text
-    assert "| mnist | icm | 3 | 1 | 2 | 2 |" in text
+    assert "| data | target | method | MSE | bias² | variance | MSE / \\|f\\|² |" in text
+    assert "| mnist | clean | icm | 3 | 1 | 2 | 0.75 | 0.25 | 0.5 | 2 |" in text
 
 
 def test_csv_has_full_precision_and_the_published_value_of_each_metric(add_run, store):

@@ -84,9 +84,9 @@ def test_scatter_draws_published_accuracies_even_where_nothing_was_run(add_run, 
 def test_gradients_have_three_panels_per_dataset(add_gradients, store):
     add_gradients("mnist"), add_gradients("mnist", seed=1)
     figure = draw(STUDIES["gradients"], read([store]), "ours")
-    assert [axis.get_title("left").partition(",")[0] for axis in figure.axes] == ["MSE", "bias²", "variance"]
-    assert labels(figure.axes[0]) == ["mixup", "icm"]
-    assert list(figure.axes[0].lines[0].get_ydata()) == [3.0]
+    assert [axis.get_title("left").partition(" /")[0] for axis in figure.axes] == ["MSE", "bias²", "variance"]
+    assert labels(figure.axes[2]) == ["mixup", "icm"]
+    assert list(figure.axes[0].lines[0].get_ydata()) == [0.75]  # relative to |f|²
 
 
 @pytest.mark.parametrize("name", ["main", "clusters", "noise-accuracy", "gradients", "p-values"])

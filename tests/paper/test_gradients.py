@@ -74,14 +74,13 @@ def matched(mixer):
     return Matched(**vars(mixer))
 
 
-def enumerate_labels(model, loss, mixer, x, truth, cluster, transition, seed):
+def enumerate_labels(model, loss, mixer, x, truth, cluster, transition, seed, target="clean"):
     """Every combination of labels that can be drawn: f [D], and lists of (probability, c [D], labels)."""
     classes = len(transition)
-    _, soft_truth = through_mixer(matched(mixer), x, one_hot(truth, classes).float(), cluster, seed)
-    given = through_mixer(mixer, x, one_hot(truth, classes).float(), cluster, seed)[0]
-    alone = through_mixer(mixer, x, torch.ones(len(x), classes), cluster, seed)[1].sum(1) == 0
-    losses = torch.where(alone, 0.0, -(soft_truth * model(given).log_softmax(1)).sum(1))
-    towards = flat_gradient(model, batch_mean(mixer, losses, (~alone).float()[:, None]))
+    if target == "clean":
+        towards = flat_gradient(model, torch.nn.functional.cross_entropy(model(x), truth))
+    else:
+        towards = mixed_gradient(model, mixer, x, truth, cluster, classes, seed)
     draws = []
     for labels in itertools.product(range(classes), repeat=len(x)):
         chance = float(transition[truth, torch.tensor(labels)].prod())
@@ -92,11 +91,20 @@ def enumerate_labels(model, loss, mixer, x, truth, cluster, transition, seed):
     return towards, draws
 
 
+def mixed_gradient(model, mixer, x, truth, cluster, classes, seed):
+    """f [D] on the mixed inputs with the true labels mixed alike."""
+    _, soft_truth = through_mixer(matched(mixer), x, one_hot(truth, classes).float(), cluster, seed)
+    given = through_mixer(mixer, x, one_hot(truth, classes).float(), cluster, seed)[0]
+    alone = through_mixer(mixer, x, torch.ones(len(x), classes), cluster, seed)[1].sum(1) == 0
+    losses = torch.where(alone, 0.0, -(soft_truth * model(given).log_softmax(1)).sum(1))
+    return flat_gradient(model, batch_mean(mixer, losses, (~alone).float()[:, None]))
+
+
 def moments_by_definition(towards, draws):
     mean = sum(chance * c for chance, c, _ in draws)
     mse = sum(chance * (c - towards).square().sum() for chance, c, _ in draws)
     variance = sum(chance * (c - mean).square().sum() for chance, c, _ in draws)
-    return mse, (mean - towards).square().sum(), variance
+    return mse, (mean - towards).square().sum(), variance, towards.square().sum()
 
 
 # --- exact moments --------------------------------------------------------------------------------------------------
@@ -109,14 +117,16 @@ def moments_by_definition(towards, draws):
     st.sampled_from(list(TRANSITIONS)),
     st.integers(2, 4),
     st.integers(2, 3),
+    st.sampled_from(["clean", "mixed"]),
     st.integers(0, 9999),
 )
-def test_exact_moments_agree_with_an_enumeration_of_all_labels(loss, name, kind, classes, count, seed):
+def test_exact_moments_agree_with_an_enumeration_of_all_labels(loss, name, kind, classes, count, target, seed):
     mixer, transition = MIXERS[name], TRANSITIONS[kind](classes)
     model, x, truth, cluster = task(classes, count, seed)
-    wanted = moments_by_definition(*enumerate_labels(model, LOSSES[loss], mixer, x, truth, cluster, transition, seed))
+    drawn = enumerate_labels(model, LOSSES[loss], mixer, x, truth, cluster, transition, seed, target)
+    wanted = moments_by_definition(*drawn)
     batch = mixed(mixer, x, truth, cluster, generator(seed, "mix"))
-    found = exact(model, LOSSES[loss], batch, transition)
+    found = exact(model, LOSSES[loss], batch, transition, target=target)
     for a, b in zip(found, wanted, strict=True):
         assert float(a) == pytest.approx(float(b), rel=1e-4, abs=1e-6)
 
@@ -128,12 +138,14 @@ def test_exact_moments_agree_with_an_enumeration_of_all_labels(loss, name, kind,
     st.integers(2, 8),
     st.integers(2, 20),
     st.booleans(),
+    st.sampled_from(["clean", "mixed"]),
     st.integers(0, 9999),
 )
-def test_exact_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, seed):
+def test_exact_mse_is_squared_bias_plus_variance(loss, name, classes, count, noise_free, target, seed):
     model, x, truth, cluster = task(classes, count, seed, "mlp")
     batch = mixed(MIXERS[name], x, truth, cluster, generator(seed, "mix"))
-    found = exact(model, LOSSES[loss], batch, transitions.uniform(classes), noise_free=noise_free)
+    options = {"noise_free": noise_free, "target": target}
+    found = exact(model, LOSSES[loss], batch, transitions.uniform(classes), **options)
     assert float(found.mse) == pytest.approx(float(found.bias_squared + found.variance), rel=1e-6, abs=1e-9)
     assert float(found.variance) >= -1e-9
     if classes == 2:  # one label is possible: nothing is left to chance
@@ -148,7 +160,7 @@ def test_exact_identity_does_not_hold_with_the_mean_of_eq_11(loss, classes, seed
     transition = transitions.uniform(classes)
     every = per_example(model, LOSSES[loss], x.expand(classes, -1), torch.eye(classes), transition.float()).double()
     towards, draws = enumerate_labels(model, LOSSES[loss], None, x, truth, None, transition, seed)
-    mse, bias, variance = moments_by_definition(towards, draws)
+    mse, bias, variance, _ = moments_by_definition(towards, draws)
     assert float(mse) == pytest.approx(float(bias + variance), rel=1e-9)
     bias_11 = variance_11 = 0.0
     for chance, c, (label,) in draws:
@@ -164,8 +176,8 @@ def test_exact_uses_the_same_label_of_an_example_in_all_its_mixes():
     half = torch.full((2, 2), 0.5)
     members = torch.tensor([[0, 1], [1, 0]])
     same = x[:1].expand(2, -1)  # both mixes are the same point, so labels are all that differs
-    pair = gradients.Mixed(same, truth, members, half, half, torch.full((2,), 0.5))
-    plain = gradients.Mixed(same, truth, torch.tensor([[0], [1]]), half[:, :1] * 2, half[:, :1] * 2, pair.share)
+    pair = gradients.Mixed(same, x, truth, members, half, half, torch.full((2,), 0.5))
+    plain = gradients.Mixed(same, x, truth, torch.tensor([[0], [1]]), half[:, :1] * 2, half[:, :1] * 2, pair.share)
     found, wanted = (exact(model, LOSSES["s-nl"], b, transitions.uniform(3)) for b in (pair, plain))
     assert float(found.variance) == pytest.approx(float(wanted.variance), rel=1e-5)
     assert float(wanted.variance) > 1e-4
@@ -249,7 +261,7 @@ def test_sampled_supports_batch_norm():
         exact(model, LOSSES["s-nl"], batch, transition)
     found = sampled(model, LOSSES["s-nl"], batch, transition, 5, source)
     assert float(found.variance) > 0
-    assert int(model.norms[0].num_batches_tracked) == 1  # one forward pass for all draws
+    assert int(model.norms[0].num_batches_tracked) == 2  # the mixed and the ordinary batch, once for all draws
     found = exact(model.eval(), LOSSES["s-nl"], batch, transition)
     drawn = sampled(model, LOSSES["s-nl"], batch, transition, 400, source)
     assert float(found.variance) == pytest.approx(float(drawn.variance), rel=0.2)
@@ -305,6 +317,30 @@ def test_study_trains_on_the_true_gradient_alone():
     assert found[0]["oracle_mse"] != pytest.approx(found[1]["oracle_mse"], rel=1e-3)
 
 
+def test_study_target_is_the_same_for_all_methods_unless_it_is_mixed():
+    rows = study(CONFIG, methods=MIXED, steps=0, device="cpu")
+    assert len({round(row["oracle_target_squared"], 9) for row in rows}) == 1
+    rows = study(CONFIG, methods=MIXED, steps=0, device="cpu", target="mixed")
+    assert len({round(row["oracle_target_squared"], 9) for row in rows}) == len(MIXED)
+
+
+@pytest.mark.slow
+def test_study_on_the_digits_has_the_order_of_the_paper():
+    """Bias² on an MLP: noise-free Mixup < intra-class, about ICM < Mixup; the mixed target reverses ICM and Mixup."""
+    config = CONFIG.with_(model="mlp", batch=128, alpha=0.4)
+    means = {}
+    for target in ("clean", "mixed"):
+        rows = study(config, steps=40, every=20, device="cpu", target=target)
+        for name in METHODS:
+            found = [row["oracle_bias_squared"] for row in rows if row["method"] == name]
+            means[target, name] = sum(found) / len(found)
+    free, mixup, icm, intra = (means["clean", name] for name in ("mixup-noise-free", "mixup", "icm", "intra-class"))
+    assert free < mixup
+    assert max(icm, intra) < mixup
+    assert icm == pytest.approx(intra, rel=0.01)
+    assert means["mixed", "icm"] > means["mixed", "mixup"]
+
+
 def test_study_methods_do_not_affect_each_other():
     together = study(CONFIG, methods=MIXED, steps=2, every=1, device="cpu")
     alone = study(CONFIG, methods=("micm",), steps=2, every=1, device="cpu")
@@ -350,6 +386,7 @@ def test_study_counts_the_transition_of_given_labels():
         ({"methods": ("mixdown",)}, {}, "mixdown"),
         ({"methods": ("extra-class",)}, {}, "chooses partners by their labels"),
         ({"every": 0}, {}, "every 0"),
+        ({"target": "noisy"}, {}, "noisy"),
         ({}, {"per_example": 3}, "up to 3"),
         ({}, {"model": "cnn"}, "batch norm"),
     ],

@@ -68,6 +68,8 @@ class RunStudies(Execution):
     """Folder of the runs; all studies share it. With Ray, all nodes must share it."""
     draws: int = 64
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
+    target: Literal["clean", "mixed"] = "clean"
+    """gradients: what they are compared with, the gradient of the ordinary batch (Eq. 9) or that of the mixed one."""
     pretrain: bool = False
     """noise: also pretrain encoders that are not cached; otherwise settings that need them are skipped."""
     plot: Path | None = None
@@ -230,7 +232,9 @@ def _run(options: RunStudies, chosen: list[Study], protocol: Protocol, where: di
         _count_noise(options, cells, protocol)
     else:
         for cell in cells:
-            print(measure_gradients(cell.config, options.store, protocol, options.draws, options.device))
+            print(
+                measure_gradients(cell.config, options.store, protocol, options.draws, options.device, options.target)
+            )
     found = read([options.store], None if runner == "noise" else options.epochs)
     print("\n".join(render(s, found, protocol, "text", only_run=True) for s in chosen))
     _plot(options.plot, chosen[0], found, protocol)

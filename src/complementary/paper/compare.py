@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from complementary.paper.protocols import COMMON, labels_are_given
 from complementary.paper.published import EPOCHS, RUNS, Published
-from complementary.paper.store import GRADIENT_METRICS, Results, Runs
+from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
 from complementary.paper.studies import NOISE, Entry, Protocol, Study
 from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, counted, show_spread
@@ -278,11 +278,14 @@ def _gradients_table(study: Study, results: Results, protocol: Protocol) -> Tabl
     rows = []
     for entry, runs in results.of(study, protocol).items():
         measured = runs.measurements()
-        for method in dict.fromkeys(each["method"] for each in measured):
-            alike = [each for each in measured if each["method"] == method]
+        for target, method in dict.fromkeys((each["target"], each["method"]) for each in measured):
+            alike = [each for each in measured if (each["target"], each["method"]) == (target, method)]
             means = [statistics.fmean(each[metric] for each in alike) for metric in GRADIENT_METRICS]
-            rows.append([entry.setting.data, method, *(f"{mean:.4g}" for mean in means), str(len(runs.seeds))])
-    return Table("", ["data", "method", *GRADIENT_METRICS.values(), "seeds"], rows, 2)
+            relative = [statistics.fmean(e[metric] / e[GRADIENT_SCALE] for e in alike) for metric in GRADIENT_METRICS]
+            numbers = [f"{mean:.4g}" for mean in (*means, *relative)]
+            rows.append([entry.setting.data, target, method, *numbers, str(len(runs.seeds))])
+    titles = [*GRADIENT_METRICS.values(), *(f"{title} / |f|²" for title in GRADIENT_METRICS.values())]
+    return Table("", ["data", "target", "method", *titles, "seeds"], rows, 3)
 
 
 def _as_csv(study: Study, results: Results, protocol: Protocol) -> str:

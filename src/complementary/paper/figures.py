@@ -11,7 +11,7 @@ from complementary.errors import UserError
 from complementary.files import atomic_write
 from complementary.paper.compare import EntryResult, common, entry_results, lengths
 from complementary.paper.published import EPOCHS
-from complementary.paper.store import GRADIENT_METRICS, Results, Runs
+from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
 from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports.figures import COLOURS, INK, new_figure, png
 
@@ -193,29 +193,34 @@ def _scatter(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
 
 
 def _gradients(study: Study, results: Results, protocol: Protocol) -> Any:
-    """MSE, bias² and variance over steps: a row of panels per dataset, a curve per method (the mean over seeds)."""
+    """MSE, bias² and variance, each divided by |f|², over epochs: a row of panels per dataset, a curve per method.
+
+    Curves are means over the seeds. Only measurements with the target of the paper (clean) are drawn.
+    """
     known = {entry.setting.data: runs for entry, runs in results.of(study, protocol).items() if runs.rows}
     if not known:
         raise _no_figure(study, protocol)
     figure, axes = new_figure(11, 2.9 * len(known), rows=len(known), columns=len(GRADIENT_METRICS))
     for row, (data, runs) in zip(axes, known.items(), strict=True):
         methods = list(dict.fromkeys(measured["method"] for measured in runs.measurements()))
+        per_epoch = float(runs.rows[0].get("steps_per_epoch") or 1)
+        n = f"n = {len(runs.seeds)}"
         for axis, (metric, title) in zip(row, GRADIENT_METRICS.items(), strict=True):
             for method in methods:
-                axis.plot(*_curve(runs, method, metric), label=method, color=_colour(method, methods))
-            axis.set_title(f"{title}, {data}; protocol {protocol}", fontsize=10, loc="left", color=INK)
-            axis.set_xlabel("step", fontsize=9)
-    axes[0][0].legend(frameon=False, fontsize=8)
+                axis.plot(*_curve(runs, method, metric, per_epoch), label=method, color=_colour(method, methods))
+            axis.set_title(f"{title} / |f|²; {data}, protocol {protocol}, {n}", fontsize=10, loc="left", color=INK)
+            axis.set_xlabel("epoch", fontsize=9)
+    axes[0][-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _curve(runs: Runs, method: str, metric: str) -> tuple[list[int], list[float]]:
+def _curve(runs: Runs, method: str, metric: str, per_epoch: float) -> tuple[list[float], list[float]]:
     values: dict[int, list[float]] = {}
     for measured in runs.measurements():
-        if measured["method"] == method:
-            values.setdefault(int(measured["step"]), []).append(float(measured[metric]))
+        if (measured["method"], measured["target"]) == (method, "clean"):
+            values.setdefault(int(measured["step"]), []).append(measured[metric] / measured[GRADIENT_SCALE])
     steps = sorted(values)
-    return steps, [statistics.fmean(values[step]) for step in steps]
+    return [step / per_epoch for step in steps], [statistics.fmean(values[step]) for step in steps]
 
 
 def _finish(figure: Any, axis: Any, study: Study, found: list[EntryResult], protocol: Protocol) -> Any:

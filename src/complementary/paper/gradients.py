@@ -1,15 +1,18 @@
 """How far the gradient of a complementary loss is from that of the true labels. An oracle study: it needs true labels.
 
-Three gradients of one mixed batch:
+Three gradients of one batch:
 
-- f: of cross-entropy with the true labels, weighted as the images are mixed: the gradient one would like to follow;
+- f: of cross-entropy with the true labels, the gradient one would like to follow. Target ``clean``: of the ordinary
+  batch, as the paper says (Eq. 9), so all methods share one target. Target ``mixed``: of the mixed inputs, with the
+  true labels weighted as the inputs are, so each method has its own target;
 - c: of the complementary loss with the labels that were drawn: the gradient one follows;
 - b: the mean of c over all labels that could have been drawn, each from row ``truth`` of the transition matrix.
 
     MSE = E|c - f|²  =  |b - f|² + E|c - b|²  =  bias² + variance
 
 The expectation is over the labels of the batch, drawn independently for each *example*: if an example is a member of
-several mixes, it has the same label in all of them. (The paper's Eq. 11 averages over the labels other than the *drawn*
+several mixes, it has the same label in all of them. Divided by |f|², the three numbers can be compared between
+networks, datasets and epochs. (The paper's Eq. 11 averages over the labels other than the *drawn*
 one; its b then depends on the draw, and the cross term does not vanish.)
 
 `exact` needs K passes: losses are linear in ``excluded``, so c is a sum over examples n of a gradient h_n(label of n),
@@ -35,7 +38,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -59,14 +62,16 @@ from complementary.training.trainer import Trainer
 METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
 NOISE_FREE = "-noise-free"  # after the name of a mixer: labels given that no mix is noisy
 MEASUREMENTS = 100  # during one training, at most
+Target = Literal["clean", "mixed"]
 
 
 class Moments(NamedTuple):
-    """Squared distances between gradients, summed over all weights of the network: float64 scalars."""
+    """Squared lengths, summed over all weights of the network: float64 scalars. ``target_squared`` is |f|²."""
 
     mse: Tensor
     bias_squared: Tensor
     variance: Tensor
+    target_squared: Tensor
 
 
 class Mixed(NamedTuple):
@@ -74,6 +79,7 @@ class Mixed(NamedTuple):
 
     Attributes:
         x: the mixed inputs, [B, ...].
+        clean: the inputs before they were mixed, [B, ...].
         truth: true classes of the examples, int [B].
         members: examples in each mix, the own one first, int [B, M].
         image_weight: weights of the inputs, [B, M].
@@ -82,6 +88,7 @@ class Mixed(NamedTuple):
     """
 
     x: Tensor
+    clean: Tensor
     truth: Tensor
     members: Tensor
     image_weight: Tensor
@@ -92,10 +99,12 @@ class Mixed(NamedTuple):
         """The labels of the mixes [B, K], given those of the examples [B, K] (one-hot, or their expectation)."""
         return (self.label_weight[..., None] * labels[self.members]).sum(1)
 
-    def target(self, classes: int) -> Tensor:
-        """The true classes, weighted as the images are: [B, K]."""
+    def target(self, classes: int, kind: Target) -> tuple[Tensor, Tensor, Tensor]:
+        """What f is the gradient of: inputs [B, ...], true classes [B, K] and weights of the examples [B]."""
         one_hot = nn.functional.one_hot(self.truth, classes).to(self.image_weight.dtype)
-        return (self.image_weight[..., None] * one_hot[self.members]).sum(1)
+        if kind == "clean":
+            return self.clean, one_hot, torch.full_like(self.share, 1 / len(self.truth))
+        return self.x, (self.image_weight[..., None] * one_hot[self.members]).sum(1), self.share
 
 
 def mixed(
@@ -118,7 +127,7 @@ def mixed(
     own = torch.arange(count, device=x.device)[:, None]
     if mixer is None:
         one = torch.ones(count, 1, device=x.device)
-        return Mixed(x, truth, own, one, one, torch.full((count,), 1 / count, device=x.device))
+        return Mixed(x, x, truth, own, one, one, torch.full((count,), 1 / count, device=x.device))
     _check(mixer)
     draw = mixer.draw(count, x.device, generator)
     chosen, found = mixer.pick(torch.empty(count, 0, device=x.device), cluster, None, draw.partner)
@@ -133,7 +142,7 @@ def mixed(
     blended = torch.where(found.view(-1, *[1] * (x.ndim - 1)), blended, 0.0 if mixer.alone == "black" else x)
     counted = torch.ones_like(found) if mixer.alone == "keep" else found
     total = torch.full_like(found.sum(), count) if mixer.alone == "black" else counted.sum().clamp_min(1)
-    return Mixed(blended, truth, members, image_weight, label_weight, counted / total)
+    return Mixed(blended, x, truth, members, image_weight, label_weight, counted / total)
 
 
 def _own(weight: Tensor) -> Tensor:
@@ -188,6 +197,7 @@ def exact(
     *,
     loss_transition: Tensor | None = None,
     noise_free: bool = False,
+    target: Target = "clean",
 ) -> Moments:
     """The moments over every possible draw of labels: K passes of per-example gradients.
 
@@ -198,6 +208,7 @@ def exact(
         transition: how labels are drawn, [K, K].
         loss_transition: the matrix that the loss uses; None: the same.
         noise_free: as in `label_chances`.
+        target: what f is the gradient of; see the module.
     """
     if model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
         raise UserError(
@@ -206,7 +217,8 @@ def exact(
         )
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
     classes = chances.shape[1]
-    towards = (batch.share[:, None] * per_example(model, cross_entropy, batch.x, batch.target(classes))).sum(0).double()
+    inputs, true_classes, share = batch.target(classes, target)
+    towards = (share[:, None] * per_example(model, cross_entropy, inputs, true_classes)).sum(0).double()
     weight = batch.share[:, None] * batch.label_weight
     mean_of, squares = torch.zeros(()), torch.zeros((), dtype=torch.float64, device=batch.x.device)
     for k in range(classes):
@@ -220,8 +232,9 @@ def exact(
     spread = mean_of.square().sum(dtype=torch.float64)
     mean = mean_of.sum(0, dtype=torch.float64)
     second = squares - spread + mean.square().sum()  # E|c|²
-    mse = second - 2 * (mean @ towards) + towards.square().sum()
-    return Moments(mse, (mean - towards).square().sum(), squares - spread)
+    wanted = towards.square().sum()
+    mse = second - 2 * (mean @ towards) + wanted
+    return Moments(mse, (mean - towards).square().sum(), squares - spread, wanted)
 
 
 def per_example(model: nn.Module, loss: Loss, x: Tensor, target: Tensor, transition: Tensor | None = None) -> Tensor:
@@ -256,27 +269,30 @@ def sampled(
     *,
     loss_transition: Tensor | None = None,
     noise_free: bool = False,
+    target: Target = "clean",
 ) -> Moments:
     """The moments over ``draws`` draws of labels, one backward pass each; b and therefore bias² are exact.
 
-    MSE = bias² + variance up to the sampling error. All draws share one forward pass, so batch norm sees the batch
-    once. The other arguments are those of `exact`.
+    MSE = bias² + variance up to the sampling error. All draws share one forward pass of the mixed batch.
+    The other arguments are those of `exact`.
     """
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
     weights, logits = list(model.parameters()), model(batch.x)
+    inputs, true_classes, share = batch.target(chances.shape[1], target)
 
-    def flat(loss: Loss, target: Tensor) -> Tensor:
-        mean = (batch.share * loss(logits, target, matrix)).sum()
-        return torch.cat([g.flatten() for g in torch.autograd.grad(mean, weights, retain_graph=True)]).double()
+    def flat(losses: Tensor, share: Tensor = batch.share) -> Tensor:
+        found = torch.autograd.grad((share * losses).sum(), weights, retain_graph=True)
+        return torch.cat([g.flatten() for g in found]).double()
 
-    towards = flat(cross_entropy, batch.target(chances.shape[1]))
-    mean = flat(loss, batch.soft(chances.float()))
+    towards = flat(cross_entropy(logits if target == "mixed" else model(inputs), true_classes), share)
+    mean = flat(loss(logits, batch.soft(chances.float()), matrix))
     errors = torch.zeros(2, dtype=torch.float64, device=batch.x.device)
     for _ in range(draws):
         drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
-        found = flat(loss, batch.soft(nn.functional.one_hot(drawn, chances.shape[1]).float()))
+        found = flat(loss(logits, batch.soft(nn.functional.one_hot(drawn, chances.shape[1]).float()), matrix))
         errors += torch.stack([(found - towards).square().sum(), (found - mean).square().sum()])
-    return Moments(errors[0] / draws, (mean - towards).square().sum(), errors[1] / draws)
+    squares = (mean - towards).square().sum(), errors[1] / draws, towards.square().sum()
+    return Moments(errors[0] / draws, *squares)
 
 
 # --- the study ------------------------------------------------------------------------------------------------------
@@ -291,6 +307,7 @@ def study(
     every: int = 50,
     lr: float = 1e-4,
     draws: int | None = None,
+    target: Target = "clean",
     device: str = "auto",
 ) -> list[dict[str, Any]]:
     """Train on the *true* labels of unmixed batches with SGD, and measure all methods on the way.
@@ -305,6 +322,7 @@ def study(
         every: steps between two measurements.
         lr: learning rate.
         draws: label draws per measurement; None: exact, for networks without batch norm.
+        target: what f is the gradient of; see the module.
         device: where to compute.
 
     Returns:
@@ -313,6 +331,7 @@ def study(
     dataset = dataset or data.load(config.dataset.data)
     if every < 1 or steps < 0 or not lr > 0:
         raise UserError(f"steps is {steps}, every {every} and lr {lr}; wanted steps >= 0, every >= 1 and lr > 0.")
+    one_of("target", target, get_args(Target))
     mixers = [one_of("The method", name.removesuffix(NOISE_FREE), MIXERS) for name in methods]
     clustered = any(MIXED_WITHIN[mix] == "clusters" for mix in mixers)
     task = build_task(config.with_(mix="icm" if clustered else "none"), dataset, device)
@@ -328,9 +347,9 @@ def study(
         trainer.model.train()
         for name in methods if step % every == 0 else ():
             random = generator(config.seed, "gradients-mix", step, device=x.device)
-            found = _measure(name, config, trainer, x, truth, index, transition, draws, random)
+            found = _measure(name, config, trainer, x, truth, index, transition, draws, target, random)
             values = {f"oracle_{field}": float(value) for field, value in found._asdict().items()}
-            rows.append({"step": step, "method": name, "loss": config.training.loss, **values})
+            rows.append({"step": step, "method": name, "target": target, "loss": config.training.loss, **values})
         optimizer.zero_grad()
         nn.functional.cross_entropy(trainer.model(x), truth[index]).backward()
         optimizer.step()
@@ -346,6 +365,7 @@ def _measure(
     index: Tensor,
     transition: Tensor,
     draws: int | None,
+    target: Target,
     random: torch.Generator,
 ) -> Moments:
     """Mix the batch x [B, ...] of the examples at ``index`` int [B] with the named method, and measure."""
@@ -353,7 +373,8 @@ def _measure(
     within = {"nothing": None, "clusters": task.cluster, "truth": truth}[MIXED_WITHIN[mix]]
     mixer = build_mixer(config.with_(mix=mix), task)
     batch = mixed(mixer, x, truth[index], None if within is None else within[index], random)
-    options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE), "loss_transition": task.loss_transition}
+    options: dict[str, Any] = {"noise_free": name.endswith(NOISE_FREE), "target": target}
+    options |= {"loss_transition": task.loss_transition}
     if draws is None:
         return exact(trainer.model, loss, batch, transition, **options)
     return sampled(trainer.model, loss, batch, transition, draws, random, **options)
@@ -377,7 +398,7 @@ def _batch(config: Config, examples: int, step: int) -> Tensor:
     return order[place * size : (place + 1) * size]
 
 
-def run(config: Config, store: Path, protocol: Protocol, draws: int, device: str) -> Path:
+def run(config: Config, store: Path, protocol: Protocol, draws: int, device: str, target: Target = "clean") -> Path:
     """Measure all methods during one training and write them to a file in the store, unless it exists.
 
     Args:
@@ -386,11 +407,13 @@ def run(config: Config, store: Path, protocol: Protocol, draws: int, device: str
         protocol: recorded in the file.
         draws: label draws per measurement; 0: exact, for networks without batch norm.
         device: where to compute.
+        target: what f is the gradient of; see the module.
 
     Returns:
         The file.
     """
-    name = f"gradients-{config.dataset.data}-{protocol}-{config.hash()[:12]}-seed{config.seed}.json"
+    kind = protocol if target == "clean" else f"{protocol}-{target}"
+    name = f"gradients-{config.dataset.data}-{kind}-{config.hash()[:12]}-seed{config.seed}.json"
     path = store / "gradients" / name
     if path.exists():
         read_measurement(path)
@@ -398,11 +421,13 @@ def run(config: Config, store: Path, protocol: Protocol, draws: int, device: str
     started, where = time.time(), Engine.of(device).device
     steps = config.training.epochs * (len(training_truth(config)) // config.training.batch)
     every = max(1, steps // MEASUREMENTS)
-    rows = study(config, steps=steps, every=every, draws=draws or None, device=str(where))
+    rows = study(config, steps=steps, every=every, draws=draws or None, target=target, device=str(where))
     content = {
         "gradients": rows,
         "protocol": protocol,
         "draws": draws,
+        "target": target,
+        "steps_per_epoch": steps // config.training.epochs,
         "config": asdict(config),
         "seconds": round(time.time() - started, 3),
         "device": device_name(where),

@@ -25,6 +25,7 @@ from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import OPTIONS, Damaged, Row, read_result, read_results, show
 
 GRADIENT_METRICS = {"oracle_mse": "MSE", "oracle_bias_squared": "bias²", "oracle_variance": "variance"}
+GRADIENT_SCALE = "oracle_target_squared"  # |f|², by which the others are divided to be comparable
 
 # --- cells ----------------------------------------------------------------------------------------------------------
 
@@ -279,7 +280,12 @@ def _read_measurement(path: Path) -> tuple[dict[str, Any], Config]:
                 raise ValueError(f"its oracle_noise_ratio is {ratio}, but it must be between 0 and 1")
         else:
             for row in content["gradients"]:
-                row["step"], row["method"], [float(row[name]) for name in GRADIENT_METRICS]
+                (
+                    row["step"],
+                    row["method"],
+                    row["target"],
+                    [float(row[name]) for name in (*GRADIENT_METRICS, GRADIENT_SCALE)],
+                )
         nested = content["config"]
         inner = {name: value for part in nested.values() if isinstance(part, dict) for name, value in part.items()}
         return content, Config.of(**inner, seed=nested["seed"])
