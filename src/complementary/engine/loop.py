@@ -57,8 +57,6 @@ class TrainingLoop(ABC):
         self.config_hash, self.seed, self.epochs, self.batch = config_hash, seed, epochs, batch
         self.examples, self.engine, self.device, self.processes = examples, engine, engine.device, processes
         self.steps_per_epoch = examples // batch
-        self.local_batch = processes.local_batch(batch)
-        self.local_examples = len(range(examples)[processes.shard()])
         self.epoch = self.step_in_epoch = 0
         self.random = torch.Generator(device=self.device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -68,6 +66,8 @@ class TrainingLoop(ABC):
         self.seconds = 0.0
         self.captured: list[Captured] = []
         self.run_step = self.capture(self._counted_step)
+        self.local_batch = processes.local_batch(batch)
+        self.local_examples = len(range(examples)[processes.shard()])
         self.prefetched: PrefetchedBatches | None = None
 
     # --- what a subclass defines ------------------------------------------------------------------------------------
@@ -190,8 +190,6 @@ class TrainingLoop(ABC):
 
     def check_in_sync(self) -> None:
         """Raise unless all processes have the same configuration, position and weights."""
-        if self.processes.world_size == 1:
-            return
         self.processes.check_equal(int(self.config_hash[:15], 16), "configuration")
         self.processes.check_equal(self.global_step, "checkpoint")
         weights = {f"{i}/{k}": v for i, n in enumerate(self.networks()) for k, v in n.state_dict().items()}

@@ -102,20 +102,16 @@ class RunFolder:
                 nonlocal saved
                 if loop.step_in_epoch == 0:
                     with (self.path / "metrics.jsonl").open("a") as file:
-                        file.write(_line(loop.history[-1]))
+                        file.write(json.dumps(loop.history[-1]) + "\n")
                 if time.monotonic() - saved >= checkpoint_seconds or loop.done or interrupts:
-                    self.save(loop)
+                    loop.check_finite()
+                    files.write_checkpoint(self.path / "checkpoint.safetensors", *loop.state())
                     saved = time.monotonic()
                 if interrupts:
                     position = f"{loop.stage}epoch {loop.epoch + 1} of {loop.epochs}"
                     raise KeyboardInterrupt(f"stopped in {position}; resume continues the run in {self.path}")
 
             loop.run(record, progress)
-
-    def save(self, loop: TrainingLoop) -> None:
-        """Write a checkpoint."""
-        loop.check_finite()
-        files.write_checkpoint(self.path / "checkpoint.safetensors", *loop.state())
 
     def finish(self, result: dict[str, Any]) -> dict[str, Any]:
         """Write the result; the checkpoint is no longer needed.
@@ -187,14 +183,15 @@ class RunFolder:
             if record.get("config") != loop.config_hash:
                 raise UserError(f"{path} belongs to another configuration; nothing was changed.")
             loop.restore(tensors, record)
-        loop.check_in_sync()
+        if self.processes.world_size > 1:
+            loop.check_in_sync()
 
     def _write_start(self, loop: TrainingLoop) -> None:
         """Write config.toml and the metrics up to the checkpoint."""
         for leftover in self.path.glob(".*.tmp"):  # of a killed process, as the lock was free
             leftover.unlink()
         files.atomic_write(self.path / "config.toml", to_toml(self.config))
-        files.atomic_write(self.path / "metrics.jsonl", "".join(map(_line, loop.history)))
+        files.atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in loop.history))
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -207,10 +204,6 @@ def read_result(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); restore a copy, or delete it and run again.") from None
     return stored
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row) + "\n"
 
 
 @contextlib.contextmanager

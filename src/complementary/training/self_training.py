@@ -61,7 +61,8 @@ class SelfTrainer(Trainer):
         self.predictions = torch.full((self.examples, len(task.classes)), 1 / len(task.classes), device=self.device)
         self.pseudo_labels = self._posterior()
         self.accuracy_before: dict[str, Any] = {}
-        self.train_logits = self._train_logits if self.streamed else self.capture(self._train_logits)
+        train_logits = functools.partial(self.logits, self.task.train)
+        self.train_logits = train_logits if self.streamed else self.capture(train_logits)
 
     def begin(self, predictions: Tensor, accuracy_before: dict[str, Any]) -> None:
         """Start from the predictions [N, K] of a classifier on features; its accuracies are reported in the result."""
@@ -100,9 +101,6 @@ class SelfTrainer(Trainer):
 
     def _posterior(self) -> Tensor:
         return posterior(self.predictions[self.processes.shard()], self.task.excluded, self.task.transition)
-
-    def _train_logits(self) -> Tensor:
-        return self.logits(self.task.train)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

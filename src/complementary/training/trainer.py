@@ -3,6 +3,7 @@
 A step reads from top to bottom: load, mix, forward, loss, backward, update. The loop around it is in `engine.loop`.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -74,7 +75,9 @@ class Trainer(TrainingLoop):
         self.mix = mix if pooled else engine.compiled(mix)
         self.loss = engine.compiled(LOSSES[t.loss])
         captured = self.capture if not self.streamed else lambda function: function
-        self.validation_logits, self.test_logits = captured(self._validation_logits), captured(self._test_logits)
+        self.validation_logits = captured(functools.partial(self.logits, task.validation))
+        test = task.test_inputs
+        self.test_logits = None if test is None else captured(functools.partial(self.logits, test))
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class Trainer(TrainingLoop):
         """Metrics without true labels on the validation split, and accuracy on the test set."""
         task, found = self.task, dict[str, Any]()
         logits = self.validation_logits() if len(task.validation) else None
-        predicted = self.test_logits().argmax(1) if task.test_inputs is not None else None
+        predicted = None if self.test_logits is None else self.test_logits().argmax(1)
         if logits is not None:
             for score in SCORES:
                 found[score.__name__] = float(score(logits, task.validation_excluded, task.transition))
@@ -157,13 +160,6 @@ class Trainer(TrainingLoop):
                 self.model(normalise(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)
             ]
         return torch.cat(parts).float()
-
-    def _validation_logits(self) -> Tensor:
-        return self.logits(self.task.validation)
-
-    def _test_logits(self) -> Tensor:
-        assert self.task.test_inputs is not None
-        return self.logits(self.task.test_inputs)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -212,8 +208,8 @@ class Trainer(TrainingLoop):
 
     def tensors(self) -> dict[str, Tensor]:
         """Current weights, weights of the selected epoch, state of the optimizer, and fingerprints of the encoder."""
-        found = add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
-        return found | self._fingerprints() | optimizer_tensors(self.optimizer)
+        found = self._fingerprints() | optimizer_tensors(self.optimizer)
+        return found | add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
 
     def _fingerprints(self) -> dict[str, Tensor]:
         """Fingerprints of the encoder and of the clusters, if there are any, as tensors int64 []."""
