@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from complementary.errors import UserError
+from complementary.paper.claims import CHECKS
 from complementary.paper.page import check_page, status, write_page
 from complementary.paper.store import Results, read
 from complementary.paper.studies import NO_AUGMENTATION, STUDIES
@@ -12,11 +13,13 @@ from tests.paper.conftest import entry_of
 def test_page_of_an_empty_store_claims_nothing():
     text = write_page(Results())
     assert "0 runs.\n" in text
+    assert "**0 of the 554 published numbers** have a run here" in text
     assert "Nothing was run yet." in text
     assert "- main (Table 2): Balanced and long-tailed, uniform labels; 160 settings, 120 published numbers\n" in text
     assert "**holds" not in text
     assert "**fails" not in text
-    assert text.count("**not run**") == 2 * 12
+    assert "in our runs**" not in text
+    assert text.count("| **not run**") == 2 * (len(CHECKS) - 1)  # human labels cannot be checked
 
 
 def test_page_lists_what_was_run(add_run, store):
@@ -24,14 +27,18 @@ def test_page_lists_what_was_run(add_run, store):
     for seed in (0, 1):
         add_run(near, 0.3601 + seed / 100, "paper", seed, precision="bf16")
     text = write_page(read([store]))
-    assert "2 runs, 2 of them in bfloat16, on a GPU: 0.0 hours of training.\n" in text
+    assert "2 runs on a GPU: 0.0 hours of training.\n" in text
+    assert "- Precision: bf16 (2 runs)." in text
+    assert "- Epochs: 300 (2 runs) (published: 300)." in text
+    assert "- Seeds: seed 0 (1 run), seed 1 (1 run) (published: 3 runs each)." in text
+    assert "- Labels held out for the selection of an epoch: 0 % (2 runs)." in text
+    assert "- Epochs of the encoder behind ICM and MICM: 800 (2 runs) (published: 800)." in text
+    assert "**1 of the 554 published numbers** have a run here, 0 of them with 3 seeds" in text
     assert "| as-coded | not in the paper | 36 | 0 of 36 |  |  | 1 of 36 | 0 to 2 | 300 |" in text
     assert "- intra (Table 3)" in text  # not run
-    assert "- simsiam, pretrained for 800 epochs with seed 0 (2 runs)" in text
-    assert "### as-coded, protocol paper" in text
-    assert "### main, protocol paper" in text  # which has the same run
-    assert "### main, protocol ours" not in text
-    assert "| mnist |" not in text[text.index("### main, protocol paper") :]
+    assert "- simsiam, encoder of 800 epochs (2 runs)" in text
+    assert "- main (Table 2), protocol paper: only cifar10 ρ=100 s-nl icm\n" in text  # which has the same run
+    assert "(study main" not in text  # one method is no comparison
 
 
 def test_page_compares_readings_with_and_without_augmentation(add_run, store):
@@ -39,8 +46,29 @@ def test_page_compares_readings_with_and_without_augmentation(add_run, store):
     add_run(entry_of("as-coded", method, data="cifar10", group=""), 0.38, "paper")
     add_run(entry_of("as-coded", method, data="cifar10", group=NO_AUGMENTATION), 0.35, "paper")
     text = write_page(read([store]))
-    assert "| cifar10 | crop and flip |  |  |  | 38.00 (+1.79) |" in text
-    assert "| cifar10 | no augmentation |  |  |  | 35.00 (-1.21) |" in text
+    assert "| cifar10 | crop and flip | swapped |  |  | **38.00 (1) / 36.21, +1.79** |  |" in text
+    assert "| cifar10 | none | swapped |  |  | **35.00 (1) / 36.21, -1.21** |  |" in text
+    assert (
+        "| augmentation in the main tables | not mentioned | crop and flip, if a switch is set | cifar10 +3.0 |" in text
+    )
+
+
+def test_page_says_what_a_reading_without_augmentation_gives(add_run, store):
+    """A reading reproduces the paper only if no mixing, Mixup and ICM all come near."""
+    accuracies = {
+        "cifar10": {"none": 0.2188, "mixup": 0.2305, "icm": 0.3484},
+        "mnist": {"none": 0.5024, "mixup": 0.5415, "icm": 0.8589},
+    }
+    names = {"icm": "icm swapped, λ per batch, Adam re-created"}
+    names |= {mix: f"{mix}, Adam re-created" for mix in ("none", "mixup")}
+    for data, each in accuracies.items():
+        for mix, accuracy in each.items():
+            add_run(entry_of("as-coded", names[mix], data=data, group=NO_AUGMENTATION), accuracy, "paper")
+    text = write_page(read([store]))
+    assert "No difference is larger than 1.37 points, except for mixup on cifar10 (-8.41)" in text
+    assert "| 23.05 (1) / 31.46, -8.41 | **34.84 (1) / 36.21, -1.37** | no |" in text
+    assert "**85.89 (1) / 85.83, +0.06** | yes |" in text
+    assert "together**: mnist, augmentation none, swapped." in text
 
 
 def test_page_shows_losses_that_are_the_same_side_by_side(add_run, store):
@@ -57,23 +85,24 @@ def test_page_names_the_origin_of_clusters(add_run, add_noise, store):
     assert "Clusters:" not in write_page(read([store]))
     entry = entry_of("noise", "icm", data="mnist", tail=100.0)
     add_run(entry, 0.8), add_noise(entry, 0.017)
-    assert "- simsiam, pretrained for 800 epochs with seed 0 (1 run, 1 noise ratio)" in write_page(read([store]))
+    assert "- simsiam, encoder of 800 epochs (1 run, 1 noise ratio)" in write_page(read([store]))
 
 
 def test_page_shows_noise_ratios_counted_without_training(add_noise, store):
-    entry = entry_of("noise", "icm", data="mnist", tail=100.0)
-    add_noise(entry, 0.0169), add_noise(entry, 0.0171, seed=1)
+    entry, mixup = (entry_of("noise", mix, data="mnist", tail=100.0) for mix in ("icm", "mixup"))
+    add_noise(entry, 0.0169), add_noise(entry, 0.0171, seed=1), add_noise(mixup, 0.16)
     text = write_page(read([store]))
-    assert "0 runs; 2 noise ratios counted without training.\n" in text
-    assert "| noise | Fig. 3a | 6 | 1 of 32 | 0 to 2 |  | 0 of 32 |  |  |" in text
-    assert "### noise, protocol ours" in text
+    assert "0 runs; 3 noise ratios counted without training.\n" in text
+    assert "| noise | Fig. 3a | 6 | 2 of 32 | 0 to 2 |  | 0 of 32 |  |  |" in text
+    assert "### Fig. 3a: Noise ratio per dataset (study noise, protocol ours)" in text
     assert "| mnist | icm | 1.70 ± 0.01 (2) | 0.95 | +0.75 |" in text
-    assert "**fails** 1.70 (n = 2) | **not run** |" in text
+    assert "**fails so far** 1.70 (2 seeds) | **not run** |" in text
 
 
 def test_page_has_figures_under_their_tables(add_run, store):
-    add_run(STUDIES["intra"].entries[0], 0.3)
+    add_run(STUDIES["intra"].entries[0], 0.3), add_run(STUDIES["intra"].entries[1], 0.4)
     text = write_page(read([store]), {("intra", "ours"): "paper/intra-ours.png"})
+    assert "| s-nl | extra-class | 30.00 (1) / 37.17 |\n| s-nl | intra-class | 40.00 (1) / 48.59 |\n" in text
     assert "|\n\n![Intra-class against extra-class mixing (oracles), protocol ours](paper/intra-ours.png)\n" in text
     assert "![" not in write_page(read([store]))
 

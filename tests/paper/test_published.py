@@ -52,5 +52,6 @@ def test_alphas_and_encoders_are_those_of_the_paper():
 
 
 def test_claims_are_read_with_their_values():
-    assert list(published.claims()) == [f"P{n}" for n in range(1, 17)]
+    assert list(published.claims()) == [f"{kind}{n}" for kind in "CP" for n in range(1, 17)]
+    assert published.claims()["C1"].value is None
     assert published.claims()["P7"].value == 0.95

@@ -1,10 +1,12 @@
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from complementary.clusters.assign import write_assignment
 from complementary.data.selection import count_examples
 from complementary.errors import UserError
 from complementary.paper.protocols import config_of
@@ -12,6 +14,7 @@ from complementary.paper.store import (
     Results,
     RunSettings,
     cells_of,
+    encoder_epochs,
     estimated_minutes,
     export,
     identity,
@@ -20,7 +23,7 @@ from complementary.paper.store import (
     read_measurement,
 )
 from complementary.paper.studies import STUDIES
-from complementary.sweeps.results import Damaged, read_result
+from complementary.sweeps.results import Damaged, read_result, row_of
 from tests.paper.conftest import entry_of
 
 ICM = entry_of("main", "icm", data="cifar10", tail=1.0, loss="dm")
@@ -99,6 +102,23 @@ def test_identity_ignores_clusters_where_they_are_not_used():
     mixed = config_of(ICM.setting, "ours")
     assert identity(mixed) == identity(mixed.with_(assignments="a/b.safetensors", seed=4))
     assert identity(mixed) != identity(mixed.with_(clusters=51))
+
+
+def test_encoder_epochs_are_read_from_the_file_of_the_clusters(add_run, store, tmp_path):
+    """The file is found beside the results, even if its path belongs to another working folder."""
+    images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+    (tmp_path / "clusters").mkdir()
+    made_by = {"pretrain": {"epochs": 400}}
+    write_assignment(tmp_path / "clusters" / "x.safetensors", torch.arange(4) % 2, 2, images, made_by)
+    entry = entry_of("main", "icm", data="cifar10", tail=100.0, loss="s-nl")
+    path = add_run(entry, 0.3)
+    assert encoder_epochs(row_of(path)) == 800
+    config = RunSettings().config(entry, "ours").with_(assignments="results/clusters/x.safetensors")
+    content = json.loads(path.read_text()) | {"config": asdict(config), "config_hash": config.hash()}
+    path.write_text(json.dumps(content))
+    assert encoder_epochs(row_of(path)) == 400
+    assert read([store]).find(entry.setting, "ours").short == ["1 seed", "encoder of 400 epochs"]
+    assert encoder_epochs(row_of(add_run(entry_of("main", "none", data="mnist", tail=1.0, loss="dm"), 0.3))) is None
 
 
 def test_noise_ratio_counts_once_per_seed_whether_measured_alone_or_by_a_run(add_run, add_noise, store, tmp_path):

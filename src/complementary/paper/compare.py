@@ -12,11 +12,12 @@ from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, counted, show_spread
 
 METRICS: dict[Protocol, dict[str, str]] = {
-    "ours": {"last": "accuracy_last", "selected": "accuracy_selected"},
+    "ours": {"best on test": "accuracy_best_on_test", "last": "accuracy_last", "selected": "accuracy_selected"},
     "paper": {"best on test": "accuracy_best_on_test", "last": "accuracy_last"},
 }
-"""Metrics that are reported, by the title of their column; the first one is compared with the paper."""
-ACCURACIES = {metric for metrics in METRICS.values() for metric in metrics.values()}
+"""Metrics that are reported, by the title of their column. The first one is what the paper reports: the accuracy of the
+best epoch on the test set. Only this one is compared with published numbers."""
+BEST, LAST = METRICS["paper"].values()
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,16 @@ def entry_results(study: Study, results: Results, protocol: Protocol, only_run: 
 def _published(study: Study, entry: Entry, metrics: dict[str, str]) -> dict[str, Published | None]:
     """The published number for each column: an accuracy, a noise ratio, or none."""
     noise = entry.published if study.runner == "noise" else entry.noise
-    known = dict.fromkeys(ACCURACIES, entry.published) | dict.fromkeys(NOISE.values(), noise)
+    known = {BEST: entry.published} | dict.fromkeys(NOISE.values(), noise)
     return {column: known.get(metric) for column, metric in metrics.items()}
+
+
+def comparable(study: Study, found: Sequence[EntryResult]) -> bool:
+    """Whether some setting among ``found``, which were run, has at least two methods (three values of a sweep)."""
+    counts: dict[tuple[object, ...], int] = {}
+    for each in found:
+        counts[each.entry.where] = counts.get(each.entry.where, 0) + 1
+    return max(counts.values(), default=0) >= (3 if study.plot == "lines" else 2)
 
 
 # --- Welch's test ---------------------------------------------------------------------------------------------------
@@ -90,11 +99,15 @@ class WelchTest:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two methods of one setting: the test on our runs, and the one on the published means and deviations."""
+    """Two methods of one setting: the test on our runs, and the one on the published means and deviations.
+
+    ``last`` is our difference at the last epoch, in points.
+    """
 
     first: EntryResult
     second: EntryResult
     ours: WelchTest | None
+    last: float | None
     published: WelchTest | None
 
 
@@ -107,11 +120,17 @@ def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contra
         for a, b in study.pairs:
             first, second = known.get((where, a)), known.get((where, b))
             if first is not None and second is not None:
-                alike = first.runs.epochs == second.runs.epochs
-                values = [[100 * value for value in each.runs.values(metric)] for each in (first, second)]
-                ours = welch(*values) if alike else None
-                pairs.append(Contrast(first, second, ours, welch_of(first.entry.published, second.entry.published)))
+                ours, last = (_compared(first.runs, second.runs, name) for name in (metric, LAST))
+                told = welch_of(first.entry.published, second.entry.published)
+                pairs.append(Contrast(first, second, ours, None if last is None else last.difference, told))
     return pairs
+
+
+def _compared(first: Runs, second: Runs, metric: str) -> WelchTest | None:
+    """Welch's test between runs of the same length, in points."""
+    if first.epochs != second.epochs:
+        return None
+    return welch(*([100 * value for value in runs.values(metric)] for runs in (first, second)))
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> WelchTest | None:
@@ -241,12 +260,14 @@ def entries_table(found: Sequence[EntryResult], keys: list[str], columns: list[s
 
 def _tests_table(pairs: Sequence[Contrast], keys: list[str], column: str) -> Table:
     keys = [key for key in keys if key != "method"]
-    header = [*keys, "compared", "difference", "p (Welch)", "n", "published", f"p from published, n = {RUNS}"]
+    header = [*keys, "compared", "difference", "p (Welch)", "n", "difference, last epoch"]
+    header += ["published", f"p from published, n = {RUNS}"]
     rows = []
     for pair in pairs:
         entry = pair.first.entry
         name = f"{entry.method} - {pair.second.entry.method}"
-        rows.append([*(KEYS[key](entry) for key in keys), name, *_shown(pair.ours), *_shown(pair.published)[:2]])
+        numbers = [*_shown(pair.ours), show_signed(pair.last), *_shown(pair.published)[:2]]
+        rows.append([*(KEYS[key](entry) for key in keys), name, *numbers])
     title = f"Difference of means ({column}) in points, and Welch's two-sided test"
     return Table(title, header, rows, len(keys) + 1)
 

@@ -9,10 +9,10 @@ from typing import Any
 from complementary.config import MIXED_WITHIN
 from complementary.errors import UserError
 from complementary.files import atomic_write
-from complementary.paper.compare import EntryResult, common, entry_results, lengths
+from complementary.paper.compare import EntryResult, common, comparable, entry_results, lengths
 from complementary.paper.published import EPOCHS
 from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
-from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study
+from complementary.paper.studies import NOISE, PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports.figures import COLOURS, INK, new_figure, png
 
 MORE_COLOURS = (
@@ -40,21 +40,13 @@ def draw(study: Study, results: Results, protocol: Protocol) -> Any:
     if study.runner == "gradients":
         return _gradients(study, results, protocol)
     found = [each for each in entry_results(study, results, protocol) if each.ours is not None]
-    if study.plot == "none" or not _comparable(study, found):
+    if study.plot == "none" or not comparable(study, found):
         raise _no_figure(study, protocol)
     return PLOTS[study.plot](study, found, protocol)
 
 
 def _no_figure(study: Study, protocol: Protocol) -> NoFigure:
     return NoFigure(f"There are too few results of the study {study.name} under the protocol {protocol} for a figure.")
-
-
-def _comparable(study: Study, found: Sequence[EntryResult]) -> bool:
-    """Whether some setting has at least two methods (three values of a sweep) to compare."""
-    counts: dict[Any, int] = {}
-    for each in found:
-        counts[each.entry.where] = counts.get(each.entry.where, 0) + 1
-    return max(counts.values(), default=0) >= (3 if study.plot == "lines" else 2)
 
 
 def draw_all(results: Results) -> Figures:
@@ -105,7 +97,8 @@ def _label(each: EntryResult) -> str:
     s = each.entry.setting
     ratios = [f"ρ={s.tail:g}"] * (s.tail > 1) + [f"bias {s.bias:g}"] * (s.bias > 1)
     length = [f"{epochs} ep."] if (epochs := each.runs.epochs or EPOCHS) != EPOCHS else []
-    return "\n".join(part for part in (s.data, *ratios, s.loss, each.entry.group, *length) if part)
+    loss = "" if list(each.spreads) == list(NOISE) else s.loss  # it does not change the noise
+    return "\n".join(part for part in (s.data, *ratios, loss, each.entry.group, *length) if part)
 
 
 def _mean(each: EntryResult) -> float:
@@ -118,7 +111,14 @@ def _deviation(each: EntryResult) -> float:
 
 
 def _bars(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
-    """A group of bars per setting, a bar per method, a mark at the published value."""
+    """A group of bars per setting, a bar per method, a mark at the published value.
+
+    A single bar is drawn only if its group is compared with others, as that of an encoder is.
+    """
+    methods_at: dict[Any, int] = {}
+    for each in found:
+        methods_at[each.entry.where] = methods_at.get(each.entry.where, 0) + 1
+    found = [each for each in found if methods_at[each.entry.where] > 1 or each.entry.group]
     methods = list(dict.fromkeys(each.entry.method for each in found))
     names = list(dict.fromkeys(each.entry.setting.data for each in found))
     split = len({_label(each) for each in found}) > WIDE and len(names) > 1
@@ -144,6 +144,28 @@ def _groups(axis: Any, found: list[EntryResult], methods: list[str]) -> None:
             axis.plot([x], [number.mean], "D", color="white", markeredgecolor=INK, markersize=4)
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
     axis.set_xlim(-0.6, len(groups) - 0.4)
+
+
+def _rows(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
+    """For many methods: a row of a panel per method, a panel per dataset and group, a mark at the published value."""
+    panels: dict[str, list[EntryResult]] = {}
+    for each in found:
+        title = ", ".join(part for part in (each.entry.setting.data, each.entry.group) if part)
+        panels.setdefault(title, []).append(each)
+    counts = [len(members) for members in panels.values()]
+    figure, axes = new_figure(7.5, 0.6 * len(panels) + 0.26 * sum(counts), rows=len(panels), height_ratios=counts)
+    for axis, (title, members) in zip(axes[:, 0], panels.items(), strict=True):
+        colours = [_colour(each.entry.setting.mix, []) for each in members]
+        axis.barh(range(len(members)), list(map(_mean, members)), 0.75, color=colours)
+        axis.set_yticks(range(len(members)), [each.entry.method for each in members], fontsize=8)
+        axis.invert_yaxis()
+        for place, each in enumerate(members):
+            if each.entry.published is not None:
+                axis.plot([each.entry.published.mean], [place], "D", color="white", markeredgecolor=INK, markersize=4)
+        axis.set_title(title, fontsize=9, loc="left", color=INK)
+    axes[-1][0].set_xlabel("test accuracy (best epoch), %", fontsize=9, color=INK)
+    figure.suptitle(_title(study, found, protocol, True), fontsize=10, x=0.01, ha="left", color=INK)
+    return figure
 
 
 def _lines(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
@@ -223,21 +245,28 @@ def _curve(runs: Runs, method: str, metric: str, per_epoch: float) -> tuple[list
     return [step / per_epoch for step in steps], [statistics.fmean(values[step]) for step in steps]
 
 
-def _finish(figure: Any, axis: Any, study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
-    """Add the title, with what all of ``found`` have in common, and the legend."""
-    axis.set_ylabel("noisy mixes, %" if study.runner == "noise" else "test accuracy, %", fontsize=9, color=INK)
-    marks = any(line.get_marker() == "D" for each in figure.axes for line in each.lines)
-    known = lengths(found)
+def _title(study: Study, found: list[EntryResult], protocol: Protocol, marks: bool) -> str:
+    """What is shown, what all of ``found`` have in common, and the number of seeds."""
+    known, counts = lengths(found), sorted({len(each.runs.seeds) for each in found})
     several = f"{' or '.join(map(str, known))} epochs (the paper: {EPOCHS})" if len(known) > 1 else ""
-    below = ", ".join(part for part in (common(found), several) if part)
-    title = f"{study.title}; protocol {protocol}{'; ◇ published' if marks else ''}\n{below}"
-    axis.set_title(title, fontsize=10, loc="left", color=INK)
+    seeds = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    below = ", ".join(part for part in (common(found), several, seeds) if part)
+    return f"{study.title}; protocol {protocol}{'; ◇ published' if marks else ''}\n{below}"
+
+
+def _finish(figure: Any, axis: Any, study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
+    """Add title, label and legend."""
+    accuracy = "test accuracy (best epoch), %"
+    axis.set_ylabel("noisy mixes, %" if study.runner == "noise" else accuracy, fontsize=9, color=INK)
+    marks = any(line.get_marker() == "D" for each in figure.axes for line in each.lines)
+    axis.set_title(_title(study, found, protocol, marks), fontsize=10, loc="left", color=INK)
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
 PLOTS: dict[str, Callable[[Study, list[EntryResult], Protocol], Any]] = {
     "bars": _bars,
+    "rows": _rows,
     "lines": _lines,
     "scatter": _scatter,
 }

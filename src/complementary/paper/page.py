@@ -1,14 +1,17 @@
 """docs/reproduction.md: what was run, and what it says about each published number and claim; and the status table."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from complementary.errors import UserError
 from complementary.paper import published
-from complementary.paper.claims import CHECKS, judge
+from complementary.paper.claims import CHECKS, Verdict, judge, own_tables
 from complementary.paper.compare import (
+    EntryResult,
+    common,
+    comparable,
     entry_results,
-    heading,
     lengths,
     show_published,
     show_signed,
@@ -17,44 +20,73 @@ from complementary.paper.compare import (
 )
 from complementary.paper.protocols import DIFFERENCES
 from complementary.paper.published import EPOCHS, RUNS
-from complementary.paper.store import Progress, Results, progress
-from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study, plain_name, variant_name
+from complementary.paper.readings import CODE, COMMIT, finding, readings, readings_table, text_against_code
+from complementary.paper.store import Progress, Results, encoder_epochs, progress
+from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports import tables
-from complementary.reports.tables import Table, counted
+from complementary.reports.tables import Table, counted, show_spread
+from complementary.sweeps.results import Row
 
 Links = Mapping[tuple[str, Protocol], str]  # study and protocol -> the address of a figure
 
+PAPER = "https://openreview.net/forum?id=h9PbmfznWj"
 INTRO = f"""# Reproduction of the paper
 
-Tables and figures of "Intra-Cluster Mixup" (Mai and Lin, TMLR 2026) are studies of `cll paper`. This page is generated
-from the stored results by `cll paper page`. What was not run is blank, and there is no verdict on it.
+This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
+It is generated from the stored results by `cll paper page`; a number that was not run is blank.
+"""
+WORDS = f"""| word | meaning |
+|---|---|
+| complementary label | a class that an example does *not* belong to; each example has one |
+| none, mixup | no mixing; Mixup of an example with any other one, images and labels alike |
+| icm, micm | Mixup with one (two) other examples of the same cluster; clusters by k-means on self-supervised features |
+| extra-class, intra-class | oracles: Mixup with pairs that the true labels allow (no noisy pair; the same class) |
+| noise ratio | share of mixes in which a label excludes the true class of another member; needs true labels |
+| s-nl, fwd, dm, s-exp | the four complementary losses of the paper |
+| ρ, bias | ratio of the largest to the smallest class; ratio of the biased complementary labels (1: none) |
+| setup 1, 2, 3 | long tail with uniform labels; biased labels; both |
+| best on test | accuracy of the epoch that is best on the test set, as the paper reports: too high, but like for like |
+| last | accuracy of the last epoch |
+| selected | accuracy of the epoch that SCEL selects without true labels, on the 10 % of the labels that are held out |
+| n, (n) | number of seeds |
+| published | mean ± standard deviation of {RUNS} runs of {EPOCHS} epochs |
+| so far | from fewer seeds, epochs or encoder epochs than published, or from a part of the settings |
 
-There are two protocols. The text of the paper and its published code differ, so each follows one of them:
+There are two protocols: *ours* follows the text of the paper, *paper* its published code.
 
 {DIFFERENCES}
-
-SCEL selects an epoch without any true label. All 10,000 test images are used. The JSON file of each run contains its
-whole configuration.
 """
-READINGS_INTRO = """Protocol paper, S-NL at ρ = 100: best accuracy on the test set, and its difference from the
-published number. A reading reproduces the paper if all methods come near. All variants: study as-coded below.
+READINGS_INTRO = f"""The paper gives no address of its code. Code that carries its name is public in a
+[repository of the first author]({CODE}) (commit {COMMIT}, no licence); it differs from the text. In it, augmentation is
+a switch, so it is not certain with which settings a published number was made. Protocol paper, S-NL at
+ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
+only if all three methods do.
+"""
+CODE_INTRO = """Last column: code minus text in points, mean and range over the runs that differ only in this (S-NL at
+ρ = 100, best on test).
 """
 SAME_LOSS = f"""With uniform labels the loss of FWD is that of S-NL plus a constant: -log((1 - p) / (K - 1)), where p is
 the probability of the excluded class. Without mixing both must learn the same, except for what the published code adds
 (it counts the matrix from the true labels). Published ({RUNS} runs each) and ours:
 """
-CLAIMS = f"""The third column compares the paper with its own tables and with theory. The last two are computed from our
-results. *So far*: from fewer than {RUNS} seeds or {EPOCHS} epochs.
+CLAIMS = """Statements of the paper, judged from its own tables and from our runs. *Clearly* means by more than two
+standard errors. Differences are those of best on test. C: central statements; P: statements with a number.
+"""
+TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent. Columns without
+any run are left out. Figures without a study: Fig. 1 is a drawing of the method; Fig. 8 (classes and labels of the
+setups) is drawn by `cll data show`. The curve over noise levels in Fig. 2a is not a study.
 """
 
 
 def write_page(results: Results, links: Links | None = None) -> str:
     """The whole page as Markdown, with figures under the tables."""
-    parts = [INTRO, "## What was run\n", _overview(results)]
+    parts = [INTRO, "## In short\n", _summary(results), "## Words\n", WORDS]
     parts += ["## Which reading of the method gives the published numbers?\n", _readings(results)]
+    parts += ["### Where text and code differ\n", CODE_INTRO, _markdown(text_against_code(results))]
+    parts += ["## Statements\n", CLAIMS, _claims(results)]
     parts += ["## Two losses that are the same\n", SAME_LOSS, _same_loss(results)]
-    parts += ["## Claims\n", CLAIMS, _claims(results)]
-    parts += ["## Tables\n", *_all_tables(results, links or {})]
+    parts += ["## Tables and figures\n", TABLES_INTRO, *_all_studies(results, links or {})]
+    parts += ["## What was run\n", _overview(results)]
     return "\n".join(parts)
 
 
@@ -66,6 +98,212 @@ def check_page(text: str, path: Path) -> None:
 
 def _markdown(*made: Table) -> str:
     return tables.markdown("", made).lstrip("\n")
+
+
+# --- summary --------------------------------------------------------------------------------------------------------
+
+
+def _summary(results: Results) -> str:
+    """What holds, what fails and what is open, in ten lines."""
+    lines = [_coverage(results)]
+    if told := finding(readings(results)):
+        lines.append(f"**Why our baselines differ from the published ones**: {told}.")
+    if reproduced := [one for one in readings(results) if one.complete]:
+        names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in reproduced if one.reproduces]
+        lines.append(
+            f"**A reading that reproduces no mixing, Mixup and ICM together**: {'; '.join(names) or 'none so far'}."
+        )
+    verdicts = {(c, p): judge(c, results, p) for c in published.claims() for p in PROTOCOLS}
+    for word, title in WORDS_OF_VERDICTS.items():
+        if told := _told(verdicts, word):
+            lines.append(f"**{title}**: {told}.")
+    contradicted = [c for c in published.claims() if own_tables(c).startswith(("fails", "contradicts"))]
+    lines.append(f"**Contradicted by the paper's own tables, or by construction**: {_named(contradicted)}.")
+    unknown = {c for (c, _), verdict in verdicts.items() if verdict is not None}
+    unknown -= {c for (c, _), v in verdicts.items() if v is not None and v.word in WORDS_OF_VERDICTS}
+    lines.append(f"**Not run**: {_named([c for c in published.claims() if c in unknown]) or 'nothing'}.")
+    lines.append("**Not available here**: the labels of CLCIFAR (48 numbers) and the images of KMNIST (56 numbers).")
+    return "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+WORDS_OF_VERDICTS = {
+    "holds": "Holds in our runs",
+    "fails": "Fails in our runs",
+    "undecided": "Undecided, because differences are within two standard errors",
+}
+
+
+def _told(verdicts: Mapping[tuple[str, Protocol], Verdict | None], word: str) -> str:
+    """The claims with this verdict, each with the protocols; a star means so far."""
+    found: dict[str, list[str]] = {}
+    for (claim, protocol), verdict in verdicts.items():
+        if verdict is not None and verdict.word == word:
+            found.setdefault(claim, []).append(protocol + "\\*" * verdict.so_far)
+    return _named(found, {claim: f" ({', '.join(protocols)})" for claim, protocols in found.items()})
+
+
+def _named(claims: Iterable[str], more: Mapping[str, str] | None = None) -> str:
+    """Central claims with their text, then the others by identifier."""
+    known, more = published.claims(), more or {}
+    central = [f"{c} {known[c].text}{more.get(c, '')}" for c in claims if c.startswith("C")]
+    others = [f"{c}{more.get(c, '')}" for c in claims if not c.startswith("C")]
+    return "; ".join([*central, *([", ".join(others)] if others else [])])
+
+
+def _coverage(results: Results) -> str:
+    """How many published cells have a run under either protocol."""
+    started, complete, wanted = 0, 0, set[tuple[str, str, float, float, str, str]]()
+    for study in STUDIES.values():
+        cells = [entry for entry in study.entries if entry.published and entry.published.place in published.cells()]
+        for entry in cells if study.source.startswith("Table") else ():
+            assert entry.published is not None
+            if entry.published.place not in wanted:
+                wanted.add(entry.published.place)
+                runs = [results.find(entry.setting, protocol) for protocol in PROTOCOLS]
+                started += any(each.rows for each in runs)
+                complete += any(each.rows and not each.short for each in runs)
+    return (
+        f"**{started} of the {len(wanted)} published numbers** have a run here, {complete} of them with {RUNS} seeds, "
+        f"{EPOCHS} epochs and an encoder of 800 epochs. \\*: so far, from less than that."
+    )
+
+
+# --- the first question ---------------------------------------------------------------------------------------------
+
+
+def _readings(results: Results) -> str:
+    found = readings(results)
+    if not found:
+        return "Not run yet.\n"
+    told = finding(found)
+    return "\n".join([READINGS_INTRO, _markdown(readings_table(found)), *([f"In short: {told}.\n"] if told else [])])
+
+
+# --- theory ---------------------------------------------------------------------------------------------------------
+
+
+def _same_loss(results: Results) -> str:
+    """S-NL and FWD without mixing, as published, and ours where both were run."""
+    plain = {
+        (each.entry.setting.data, each.entry.setting.tail, each.entry.setting.loss): each
+        for each in entry_results(STUDIES["main"], results, "ours")
+        if each.entry.method == "none"
+    }
+    rows = []
+    for data, tail in dict.fromkeys(place[:2] for place in plain):
+        pair = [plain[data, tail, loss] for loss in ("fwd", "s-nl")]
+        test = welch_of(*(each.entry.published for each in pair))
+        fwd, s_nl = (each.ours for each in pair)
+        ours = 100 * (fwd.mean - s_nl.mean) if fwd and s_nl else None
+        if test is not None and test.p is not None:
+            shown = [show_published(each.entry.published) for each in reversed(pair)]
+            epochs = "" if ours is None else " and ".join(map(str, lengths(pair)))
+            tested = [show_signed(test.difference), f"{test.p:.2g}"]
+            rows.append([data, f"{tail:g}", *shown, *tested, show_signed(ours), epochs])
+    header = ["data", "ρ", "S-NL", "FWD", "difference", "p (Welch)", "ours: difference", "ours: epochs"]
+    return _markdown(Table("", header, rows, 2))
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+def _claims(results: Results) -> str:
+    rows = []
+    for claim in published.claims().values():
+        verdicts = [judge(claim.id, results, protocol) for protocol in PROTOCOLS]
+        unit = "" if claim.unit in ("p", "ratio") else f" {claim.unit}"
+        value = "" if claim.value is None else f": {claim.value:g}{unit}"
+        shown = ["" if v is None else f"**{v.text}** {v.evidence}".strip() for v in verdicts]
+        rule = CHECKS[claim.id].rule if claim.id in CHECKS else "a matter of theory"
+        rows.append([claim.id, f"{claim.text}{value} ({claim.where})", own_tables(claim.id), rule, *shown])
+    header = ["", "statement", "its own tables and theory", "holds in our runs if", *PROTOCOLS]
+    return _markdown(Table("", header, rows, 6))
+
+
+# --- tables and figures ---------------------------------------------------------------------------------------------
+
+
+def _all_studies(results: Results, links: Links) -> list[str]:
+    parts, lonely = [], []
+    for study in STUDIES.values():
+        for protocol in PROTOCOLS if study.protocol == "ours" else (study.protocol,):
+            found = entry_results(study, results, protocol) if study.runner != "gradients" else []
+            known = [each for each in found if each.ours is not None]
+            measured = study.runner == "gradients" and results.of(study, protocol)
+            if comparable(study, known) or (measured and any(runs.rows for runs in measured.values())):
+                parts.append(_section(study, results, protocol, links))
+            elif known:
+                names = ", ".join(each.entry.name for each in known)
+                lonely.append(f"- {study.name} ({study.source}), protocol {protocol}: only {names}")
+    if lonely:
+        parts.append("### Too few runs for a comparison\n\n" + "\n".join(lonely) + "\n")
+    return parts or ["Nothing was run yet.\n"]
+
+
+def _section(study: Study, results: Results, protocol: Protocol, links: Links) -> str:
+    title = f"### {_cited(study)}: {study.title} (study {study.name}, protocol {protocol})\n"
+    made, caption = tables_of(study, results, protocol, only_run=True), _caption(study, results, protocol)
+    link = links.get((study.name, protocol))
+    figure = [f"![{study.title}, protocol {protocol}]({link})\n"] if link else []
+    if is_printed_table(study):
+        first = _markdown(printed_table(entry_results(study, results, protocol)))
+        return "\n".join(
+            [title, *caption, first, *figure, _folded("Last and selected epoch, differences, tests", made)]
+        )
+    if study.plot == "rows":
+        return "\n".join([title, *caption, *figure, _folded("All numbers, differences, tests", made)])
+    rest = [_folded("Differences and tests", made[1:])] if len(made) > 1 else []
+    return "\n".join([title, *caption, _markdown(*made[:1]), *figure, *rest])
+
+
+def _caption(study: Study, results: Results, protocol: Protocol) -> list[str]:
+    """What all settings have in common, and the note of the study."""
+    shared = common(entry_results(study, results, protocol, only_run=True)) if study.runner != "gradients" else ""
+    parts = [f"{shared[0].upper()}{shared[1:]}." if shared else "", study.note]
+    return [text + "\n"] if (text := " ".join(filter(None, parts))) else []
+
+
+def _cited(study: Study) -> str:
+    return study.source if study.source[0].isupper() else "Not in the paper"
+
+
+def _folded(summary: str, made: Sequence[Table]) -> str:
+    """Tables that are shown on a click."""
+    return f"<details markdown><summary>{summary}</summary>\n\n{_markdown(*made)}\n</details>\n"
+
+
+def is_printed_table(study: Study) -> bool:
+    """Whether a study is one of the tables of accuracies, with a row per loss and method."""
+    return study.source.startswith("Table") and all(e.method == e.setting.mix for e in study.entries)
+
+
+def printed_table(found: Sequence[EntryResult]) -> Table:
+    """A table in the paper's form: rows are losses and methods, columns datasets and ratios.
+
+    Cells are ``ours (seeds) / published``. Columns without any run are left out.
+    """
+    columns = dict.fromkeys(_column(each) for each in found if each.ours is not None)
+    cells = {(_column(each), each.entry.setting.loss, each.entry.method): each for each in found}
+    rows = []
+    for loss, method in dict.fromkeys((each.entry.setting.loss, each.entry.method) for each in found):
+        shown = [_ours_and_published(cells.get((column, loss, method))) for column in columns]
+        rows.append([loss, method, *shown])
+    return Table("", ["loss", "method", *columns], rows, 2)
+
+
+def _column(each: EntryResult) -> str:
+    s = each.entry.setting
+    ratios = [f"ρ = {s.tail:g}"] * (s.tail > 1) + [f"bias {s.bias:g}"] * (s.bias > 1)
+    return ", ".join([s.data, *(ratios or ["balanced"])])
+
+
+def _ours_and_published(each: EntryResult | None) -> str:
+    if each is None:
+        return ""
+    ours = show_spread(each.ours, True) or "-"
+    short = f" [{each.runs.epochs} epochs]" if each.runs.epochs not in (None, EPOCHS) else ""
+    told = "-" if each.entry.published is None else f"{each.entry.published.mean:.2f}"
+    return "" if ours == told == "-" else f"{ours}{short} / {told}"
 
 
 # --- what was run ---------------------------------------------------------------------------------------------------
@@ -93,12 +331,6 @@ def _seeds(now: Progress) -> str:
 
 
 def _overview(results: Results) -> str:
-    devices = sorted({str(row["device"]).partition(" (")[0] for row in results.rows if row.get("device")})
-    hours = sum(row.get("train_seconds") or 0.0 for row in results.rows) / 3600
-    low = sum(row.get("precision") == "bf16" for row in results.rows)
-    first = counted(len(results.rows), "run") + f", {low} of them in bfloat16" * bool(low)
-    first += f", on {' and '.join(devices)}: {hours:.1f} hours of training" * bool(devices)
-    first += f"; {counted(len(results.noise), 'noise ratio')} counted without training" * bool(results.noise)
     header = ["study", "in the paper", "published numbers"]
     header += [f"{what}, {protocol}" for protocol in PROTOCOLS for what in ("settings run", "seeds", "epochs")]
     rows, waiting = [], []
@@ -111,9 +343,50 @@ def _overview(results: Results) -> str:
             )
         else:
             waiting.append(_waiting(study))
-    parts = [f"{first}.\n", *([_markdown(Table("", header, rows, 2))] if rows else [])]
+    parts = [_used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
     parts += ["Not run:\n", "\n".join(waiting) + "\n"] if waiting else []
     return "\n".join(parts) + _origins(results)
+
+
+def _used(results: Results) -> str:
+    """What the runs really used: number, device, precision, length, seeds, held-out share, encoders."""
+    rows = results.rows
+    hours = sum(row.get("train_seconds") or 0.0 for row in rows) / 3600
+    devices = sorted({str(row["device"]).partition(" (")[0] for row in rows if row.get("device")})
+    first = counted(len(rows), "run")
+    first += f" on {' and '.join(devices)}: {hours:.1f} hours of training" * bool(devices)
+    first += f"; {counted(len(results.noise), 'noise ratio')} counted without training" * bool(results.noise)
+    lines = [f"{first}."]
+    if rows:
+        lines.append(f"- Precision: {_numbers(rows, lambda row: row.get('precision') or 'not recorded')}.")
+        lines.append(f"- Epochs: {_numbers(rows, lambda row: row['epochs'])} (published: {EPOCHS}).")
+        lines.append(f"- Seeds: {_numbers(rows, _seed)} (published: {RUNS} runs each).")
+        lines.append(f"- Labels held out for the selection of an epoch: {_numbers(rows, _held_out)}.")
+        clustered = [row for row in rows if row["mix"] in ("icm", "micm")]
+        if clustered:
+            lines.append(
+                f"- Epochs of the encoder behind ICM and MICM: {_numbers(clustered, _encoder)} (published: 800)."
+            )
+    return "\n".join(lines[:1] + [""] * (len(lines) > 1) + lines[1:]) + "\n"
+
+
+def _seed(row: Row) -> str:
+    return f"seed {row['seed']}"
+
+
+def _held_out(row: Row) -> str:
+    return f"{100 * float(row['holdout']):g} %"
+
+
+def _encoder(row: Row) -> str:
+    epochs = encoder_epochs(row)
+    return "not known" if epochs is None else str(epochs)
+
+
+def _numbers(rows: Sequence[Row], read: Callable[[Row], object]) -> str:
+    """The values of the rows, each with its number of runs: ``100 (16 runs), 300 (145 runs)``."""
+    values = sorted(map(read, rows), key=lambda value: (isinstance(value, str), value))
+    return ", ".join(f"{value} ({counted(len(list(group)), 'run')})" for value, group in itertools.groupby(values))
 
 
 def _waiting(study: Study) -> str:
@@ -127,10 +400,10 @@ def _origins(results: Results) -> str:
     for place, rows in enumerate((results.rows, results.noise)):
         for row in rows:
             if row["mix"] in ("icm", "micm"):
-                seed = "the seed of the run" if row["encoder_seed"] is None else f"seed {row['encoder_seed']}"
-                own = f"{row['encoder']}, pretrained for {row['pretrain_epochs']} epochs with {seed}"
-                name = own if row["assignments"] is None else f"`{row['assignments']}`"
-                origins.setdefault(name, [0, 0])[place] += 1
+                epochs = encoder_epochs(row)
+                length = "" if epochs is None else f", encoder of {epochs} epochs"
+                name = row["encoder"] if row["assignments"] is None else f"`{row['assignments']}`"
+                origins.setdefault(f"{name}{length}", [0, 0])[place] += 1
     if not origins:
         return ""
     lines = []
@@ -138,81 +411,3 @@ def _origins(results: Results) -> str:
         uses = [counted(n, what) for n, what in zip(counts, ("run", "noise ratio"), strict=True) if n]
         lines.append(f"- {name} ({', '.join(uses)})")
     return "\nClusters:\n\n" + "\n".join(lines) + "\n"
-
-
-# --- the first question ---------------------------------------------------------------------------------------------
-
-
-READINGS = {
-    "none": plain_name("none", True),
-    "mixup": plain_name("mixup", True),
-    "icm, matched label weights": variant_name("matched", "batch", True),
-    "icm, swapped label weights": variant_name("swapped", "batch", True),
-}
-
-
-def _readings(results: Results) -> str:
-    """The main methods as in the published code, with and without augmentation, beside the published numbers."""
-    study, rows = STUDIES["as-coded"], []
-    found = {(each.entry.where, each.entry.method): each for each in entry_results(study, results, "paper")}
-    for where in dict.fromkeys(where for where, _ in found):
-        known = [found[where, method] for method in READINGS.values()]
-        if any(each.ours for each in known):
-            cells = [f"{100 * e.ours.mean:.2f} ({show_signed(e.difference)})" if e.ours else "" for e in known]
-            rows.append([where[0], where[-1] or "crop and flip", *cells])
-    if not rows:
-        return "Not run yet.\n"
-    return f"{READINGS_INTRO}\n{_markdown(Table('', ['data', 'augmentation', *READINGS], rows, 2))}"
-
-
-# --- theory ---------------------------------------------------------------------------------------------------------
-
-
-def _same_loss(results: Results) -> str:
-    """S-NL and FWD without mixing, as published, and ours where both were run."""
-    plain = {
-        (each.entry.setting.data, each.entry.setting.tail, each.entry.setting.loss): each
-        for each in entry_results(STUDIES["main"], results, "ours")
-        if each.entry.method == "none"
-    }
-    rows = []
-    for data, tail in dict.fromkeys(place[:2] for place in plain):
-        pair = [plain[data, tail, loss] for loss in ("fwd", "s-nl")]
-        test = welch_of(*(each.entry.published for each in pair))
-        fwd, s_nl = (each.ours for each in pair)
-        ours = 100 * (fwd.mean - s_nl.mean) if fwd and s_nl else None
-        if test is not None and test.p is not None:
-            shown = [show_published(each.entry.published) for each in reversed(pair)]
-            epochs = "" if ours is None else " and ".join(map(str, lengths(pair)))
-            tested = [show_signed(test.difference), f"{test.p:.2g}"]
-            rows.append([data, f"{tail:g}", *shown, *tested, show_signed(ours), epochs])
-    header = ["data", "long tail", "S-NL", "FWD", "difference", "p (Welch)", "ours: difference", "ours: epochs"]
-    return _markdown(Table("", header, rows, 2))
-
-
-# --- claims and tables ----------------------------------------------------------------------------------------------
-
-
-def _claims(results: Results) -> str:
-    rows = []
-    for claim in published.claims().values():
-        verdicts = [judge(claim.id, results, protocol) for protocol in PROTOCOLS]
-        unit = "" if claim.unit in ("p", "ratio") else f" {claim.unit}"
-        own = "" if claim.verdict == "-" else f"{claim.verdict}: {claim.check}"
-        text = f"{claim.text}: {claim.value:g}{unit} ({claim.where})"
-        shown = ["" if v is None else f"**{v.word}** {v.evidence}".strip() for v in verdicts]
-        rows.append([claim.id, text, own, CHECKS[claim.id].rule if claim.id in CHECKS else "", *shown])
-    return _markdown(Table("", ["", "claim", "against its own tables and theory", "holds if", *PROTOCOLS], rows, 6))
-
-
-def _all_tables(results: Results, links: Links) -> list[str]:
-    parts = []
-    for study in STUDIES.values():
-        for protocol in PROTOCOLS:
-            if any(runs.rows for runs in results.of(study, protocol).values()):
-                text = heading(study, results, protocol, only_run=True)
-                made = _markdown(*tables_of(study, results, protocol, only_run=True))
-                link = links.get((study.name, protocol))
-                figure = [f"![{study.title}, protocol {protocol}]({link})\n"] if link else []
-                parts.append("\n".join([f"### {study.name}, protocol {protocol}\n", text + "\n", made, *figure]))
-    return parts or ["Nothing was run yet.\n"]

@@ -24,7 +24,8 @@ DIFFERENCES = """\
 | Adam | kept | re-created every epoch |
 | horizontal flip | not for digits | always |
 | MNIST | 60,000 images | 50,000 images |
-| reported | last epoch, and the epoch selected by SCEL (10 % held out) | best epoch on the test set |"""
+| reported | last and selected epoch; best epoch on the test set for comparison | best epoch on the test set |
+| held out for SCEL | 10 % of the labels | nothing |"""
 COMMON: dict[str, Any] = {
     "model": "resnet18",
     "max_pool": True,

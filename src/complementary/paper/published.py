@@ -63,12 +63,15 @@ class Published:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper. ``check`` and ``verdict`` compare it with the paper's own tables and with theory."""
+    """A statement of the paper, with its number if it has one.
+
+    ``check`` and ``verdict`` compare it with the paper's own tables and with theory; '' if `claims.own_tables` does.
+    """
 
     id: str
     where: str
     text: str
-    value: float
+    value: float | None
     unit: str
     check: str
     verdict: str
@@ -127,7 +130,7 @@ def claims() -> dict[str, Claim]:
             id=row["id"],
             where=row["where"],
             text=row["claim"],
-            value=float(row["value"]),
+            value=float(row["value"]) if row["value"] else None,
             unit=row["unit"],
             check=row["check"],
             verdict=row["verdict"],

@@ -7,20 +7,23 @@ gradients are measured without training a classifier; they are files ``noise-*.j
 
 import functools
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from complementary.clusters.assign import read_assignment
 from complementary.config import MIXED_WITHIN, Config, options_of
 from complementary.data.selection import count_examples
 from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
 from complementary.files import atomic_write
+from complementary.paper import published
 from complementary.paper.protocols import CLUSTERED, COMMON, config_of, with_assignments
 from complementary.paper.studies import Entry, Protocol, Setting, Study
-from complementary.reports.tables import Spread
+from complementary.reports.tables import Spread, counted
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import OPTIONS, Damaged, Row, read_result, read_results, show
 
@@ -130,6 +133,17 @@ class Runs:
         """The seeds."""
         return {int(row["seed"]) for row in self.rows}
 
+    @property
+    def short(self) -> list[str]:
+        """What is less than behind the published numbers: seeds, epochs, epochs of the encoder; [] if nothing is."""
+        if not self.rows:
+            return []
+        pretrained = [epochs for row in self.rows if (epochs := encoder_epochs(row)) is not None]
+        few = [counted(len(self.seeds), "seed")] * (len(self.seeds) < published.RUNS)
+        few += [f"{self.epochs} epochs"] * (self.epochs is not None and self.epochs < published.EPOCHS)
+        least = min(pretrained, default=CLUSTERED["pretrain_epochs"])
+        return few + [f"encoder of {least} epochs"] * (least < CLUSTERED["pretrain_epochs"])
+
     def measurements(self) -> list[dict[str, Any]]:
         """All measurements of gradients, one for each step and method."""
         return [measured for row in self.rows for measured in json.loads(row["gradients"])]
@@ -148,6 +162,7 @@ class Results:
     """Messages about damaged files."""
     _known: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
     _noise: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+    _deviations: dict[tuple[str, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for rows, known in ((self.rows, self._known), (self.noise, self._noise)):
@@ -167,6 +182,24 @@ class Results:
                 kinds.setdefault((row["epochs"], *_origin(row)), {}).setdefault(int(row["seed"]), row)
         _, best = max(kinds.items(), key=lambda kind: (kind[0][0], len(kind[1])), default=(None, {}))
         return Runs(tuple(best[seed] for seed in sorted(best)))
+
+    def seed_deviation(self, metric: str, model: str) -> float:
+        """Standard deviation of a metric between seeds, pooled over the settings of a network with several seeds.
+
+        A fraction. If no setting has several seeds, one point is assumed.
+        """
+        key = (metric, model)
+        if key not in self._deviations:
+            groups: dict[tuple[Any, ...], list[float]] = {}
+            for name, rows in self._known.items():
+                for row in rows:
+                    if row.get(metric) is not None and row["model"] == model:
+                        groups.setdefault((name, row["epochs"], *_origin(row)), []).append(float(row[metric]))
+            several = [values for values in groups.values() if len(values) > 1]
+            freedom = sum(len(values) - 1 for values in several)
+            squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+            self._deviations[key] = math.sqrt(squares / freedom) if freedom else 0.01
+        return self._deviations[key]
 
     def find_noise(self, setting: Setting, protocol: Protocol) -> Runs:
         """The noise ratios of a setting, one for each seed: counted alone, or by a training run of any length.
@@ -195,6 +228,31 @@ def _origin(row: Row) -> tuple[Any, ...]:
         return (Path(row["assignments"]).name,)  # the folder does not matter
     pretrained = EncoderSpec.parse(row["encoder"]).is_pretrained_here
     return (row["pretrain_epochs"], row["encoder_seed"]) if pretrained else ()
+
+
+def encoder_epochs(row: Row) -> int | None:
+    """Epochs of the encoder behind the clusters of a run; None if there is none, or if that is not known.
+
+    Stored clusters say it in their file, which is looked for in the working folder and beside the result.
+    """
+    if MIXED_WITHIN[row["mix"]] != "clusters":
+        return None
+    if row["assignments"] is None:
+        return int(row["pretrain_epochs"]) if EncoderSpec.parse(row["encoder"]).is_pretrained_here else None
+    given, here = Path(row["assignments"]), Path(row["path"])
+    for path in (given, *(folder / "clusters" / given.name for folder in here.parents[1:3])):
+        if path.exists():
+            return _epochs_in(path)
+    return None
+
+
+@functools.lru_cache(maxsize=100)
+def _epochs_in(path: Path) -> int | None:
+    made_by = read_assignment(path)[1]["made_by"]
+    for name in ("pretrain", "pretraining"):
+        if isinstance(made_by.get(name), dict) and "epochs" in made_by[name]:
+            return int(made_by[name]["epochs"])
+    return None
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Study:
     """How the numbers are made: by training, or by the module `noise` or `gradients`."""
     pairs: tuple[tuple[str, str], ...] = (("icm", "mixup"), ("icm", "none"), ("micm", "icm"))
     """Methods between which Welch's test is made."""
-    plot: Literal["bars", "lines", "scatter", "none"] = "bars"
+    plot: Literal["bars", "rows", "lines", "scatter", "none"] = "bars"
     protocol: Protocol = "ours"
     seeds: int = 3
     note: str = ""
@@ -153,6 +153,7 @@ def _published_noise(s: Setting) -> Published | None:
     place = (s.data, s.tail, s.mix)
     if place in _NOISE_CLAIMS:
         value = published.claims()[_NOISE_CLAIMS[place]].value
+        assert value is not None
         return Published("text", s.data, 1.0, s.tail, s.loss, s.mix, value)
     return published.encoders()["simsiam"][0] if place == ("cifar10", 1.0, "icm") else None
 
@@ -279,6 +280,7 @@ _ALL = (
         "not in the paper",
         _as_coded(),
         pairs=CODED_PAIRS,
+        plot="rows",
         protocol="paper",
         note="No augmentation: neither crop nor flip; the text of the paper names none for its main tables.",
     ),
