@@ -1,9 +1,11 @@
-"""Draw the figures of README and docs from stored results: ``python docs/make_pictures.py``.
+"""Draw the figures of README and docs from stored results: ``python docs/make_pictures.py [NAME ...]``.
 
 docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json,
-docs/bench.png from results/bench/h200.json.
+docs/bench.png from results/bench/h200.json, docs/photographs.png from CIFAR-10 (``cll data get cifar10``) and
+results/self-training/predicted-seed0.csv (``cll predict`` on the first 16 test images, with the run of seed 0).
 """
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for the benchmarks
 
 from benchmarks.report import bench_figure  # noqa: E402
+from complementary import data, labels, transitions  # noqa: E402
 from complementary.cli.demo import MIXES  # noqa: E402
 from complementary.reports import figures  # noqa: E402
 
@@ -40,7 +43,7 @@ def demo() -> bytes:
 
 def encoders() -> bytes:
     """Loss, collapse gauge and kNN accuracy while pretraining, of the runs in results/encoders."""
-    runs = {p.stem: json.loads(p.read_text()) for p in sorted((ROOT / "results/encoders").glob("*.json"))}
+    runs = {p.stem: json.loads(p.read_text()) for p in sorted((ROOT / "results/encoders").glob("*-*.json"))}
     figure, axes = figures.new_figure(13, 3.6, columns=4, width_ratios=[1, 1, 1, 0.62])
     panels = {
         "loss": "loss (negative cosine; MoCo v3's is another)",
@@ -66,10 +69,50 @@ def bench() -> bytes:
     return figures.png(bench_figure(json.loads((ROOT / "results/bench/h200.json").read_text())))
 
 
-def _title(axis: Any, text: str) -> None:
-    axis.set_title(text, fontsize=10, loc="left", color=figures.INK)
+def photographs(count: int = 8) -> bytes:
+    """The first training images with their only label, and the first test images with their prediction."""
+    cifar10 = data.load("cifar10")
+    assert cifar10.test is not None
+    assert cifar10.train.truth is not None
+    assert cifar10.test.truth is not None
+    names, truth = cifar10.classes, cifar10.test.truth.tolist()
+    excluded = labels.draw(cifar10.train.truth, transitions.uniform(len(names)), 1, seed=0)
+    with (ROOT / "results/self-training/predicted-seed0.csv").open() as file:
+        predicted = [row["class"] for row in csv.DictReader(file)]
+    figure, axes = figures.new_figure(10, 3.6, columns=count, rows=2)
+    for i in range(count):
+        label = names[int(excluded[i].argmax())]
+        _photograph(axes[0][i], cifar10.train.inputs[i], f"not {_article(label)}", figures.INK)
+        wrong = predicted[i] != names[truth[i]]
+        caption = f"{predicted[i]} (wrong: {names[truth[i]]})" if wrong else predicted[i]
+        _photograph(axes[1][i], cifar10.test.inputs[i], caption, "#b3261e" if wrong else figures.INK)
+    for axis, text in (
+        (axes[0][0], "training: 50,000 images, one complementary label each"),
+        (axes[1][0], "predictions for new images (the first eight of the test set)"),
+    ):
+        _title(axis, text).set_in_layout(False)  # the title is wider than its image
+    return figures.png(figure)
 
+
+def _photograph(axis: Any, image: Any, caption: str, colour: str) -> None:
+    axis.imshow(image.permute(1, 2, 0).numpy(), interpolation="lanczos")
+    axis.set_xlabel(caption, fontsize=10, color=colour)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _title(axis: Any, text: str) -> Any:
+    return axis.set_title(text, fontsize=10, loc="left", color=figures.INK)
+
+
+FIGURES = {make.__name__: make for make in (demo, encoders, bench, photographs)}
 
 if __name__ == "__main__":
-    for make in (demo, encoders, bench):
-        (ROOT / "docs" / f"{make.__name__}.png").write_bytes(make())
+    for name in sys.argv[1:] or FIGURES:
+        (ROOT / "docs" / f"{name}.png").write_bytes(FIGURES[name]())
