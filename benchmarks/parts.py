@@ -43,8 +43,8 @@ def kmeans(setting: Setting) -> list[Row]:
 def _blobs(count: int, width: int, clusters: int) -> Tensor:
     """Overlapping blobs float32 [N, D], four per cluster, so that no algorithm converges in two iterations."""
     source = generator(0, "bench points")
-    centres = 0.3 * torch.randn(4 * clusters, width, generator=source)
-    return centres[torch.arange(count) % len(centres)] + torch.randn(count, width, generator=source)
+    centers = 0.3 * torch.randn(4 * clusters, width, generator=source)
+    return centers[torch.arange(count) % len(centers)] + torch.randn(count, width, generator=source)
 
 
 def _sklearn(points: Tensor, clusters: int, iterations: int, inertia: dict[str, float]) -> Callable[[], None]:

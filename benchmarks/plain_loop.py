@@ -60,7 +60,7 @@ class PlainImages(TorchDataset[Example]):
 def transform(
     image: Images, down: int, right: int, flip: bool, mean: NDArray[np.float32], std: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Pad by reflection, crop, flip and normalise one image uint8 [C, H, W] -> float32 [C, H, W]."""
+    """Pad by reflection, crop, flip and normalize one image uint8 [C, H, W] -> float32 [C, H, W]."""
     height, width = image.shape[1:]
     padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)), mode="reflect")
     top, left = PADDING + down, PADDING + right

@@ -153,9 +153,9 @@ def _rows(results: Results, name: str) -> list[dict[str, Any]]:
     return [row for row in rows if "ms" in row and row["network"] == first]
 
 
-def _bars(axis: Any, heights: dict[str, float], colours: list[str], form: str = "{:,.0f}") -> None:
-    for place, ((_, height), colour) in enumerate(zip(heights.items(), colours, strict=True)):
-        axis.bar(place, height, color=colour, width=0.65)
+def _bars(axis: Any, heights: dict[str, float], colors: list[str], form: str = "{:,.0f}") -> None:
+    for place, ((_, height), color) in enumerate(zip(heights.items(), colors, strict=True)):
+        axis.bar(place, height, color=color, width=0.65)
         axis.text(place, height, form.format(height), ha="center", va="bottom", fontsize=8, color=figures.INK)
     axis.set_xticks(range(len(heights)), list(heights))
     axis.margins(y=0.15)
@@ -163,20 +163,20 @@ def _bars(axis: Any, heights: dict[str, float], colours: list[str], form: str = 
 
 def _speeds(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {row["mix"]: row["images_per_second"] for row in rows}
-    _bars(axis, heights, [figures.COLOURS[mix] for mix in heights])
+    _bars(axis, heights, [figures.COLORS[mix] for mix in heights])
     axis.set_title(f"images/s, {rows[0]['network']}, batch {rows[0]['batch']}", fontsize=10, loc="left")
 
 
 def _against(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {f"{row['loop']}\n{row['mix']}": row["images_per_second"] for row in rows}
-    _bars(axis, heights, [figures.COLOURS[row["mix"]] for row in rows])
+    _bars(axis, heights, [figures.COLORS[row["mix"]] for row in rows])
     axis.set_title(f"images/s, ours and the plain loop, {rows[0]['network']}", fontsize=10, loc="left")
 
 
 def _shares(axis: Any, rows: list[dict[str, Any]]) -> None:
     rows = [row for row in rows if row["share_of_step"] is not None][::-1]
     names = [row["stage"] for row in rows]
-    axis.barh(names, [row["ms"] for row in rows], color=figures.COLOURS["icm"], height=0.65)
+    axis.barh(names, [row["ms"] for row in rows], color=figures.COLORS["icm"], height=0.65)
     for place, row in enumerate(rows):
         axis.text(row["ms"], place, f" {row['ms']:.2f}", va="center", fontsize=8, color=figures.INK)
     axis.grid(visible=False, axis="y")
@@ -186,7 +186,7 @@ def _shares(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 def _packs(axis: Any, rows: list[dict[str, Any]]) -> None:
     heights = {str(row["trainings"]): row["images_per_second"] for row in rows}
-    _bars(axis, heights, [figures.COLOURS["icm"]] * len(heights))
+    _bars(axis, heights, [figures.COLORS["icm"]] * len(heights))
     axis.set_xlabel("trainings at once", fontsize=9)
     axis.set_title("images/s in total", fontsize=10, loc="left")
 

@@ -212,7 +212,7 @@ class Timing:
 
 
 def times_as_fast(this: Timing, that: Timing) -> float:
-    """How many times as fast ``this`` is as ``that``: median of the ratios of neighbouring rounds."""
+    """How many times as fast ``this`` is as ``that``: median of the ratios of neighboring rounds."""
     return statistics.median(b / a for a, b in zip(this.seconds, that.seconds, strict=True))
 
 

@@ -90,7 +90,7 @@ def no_max_pool(setting: Setting) -> list[Row]:
 
 
 def _imports() -> float | None:
-    """Seconds until a new process has imported what training needs and has initialised the device; None on error."""
+    """Seconds until a new process has imported what training needs and has initialized the device; None on error."""
     code = "import torch, complementary.training.run; torch.cuda.is_available() and torch.zeros(1, device='cuda')"
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)

@@ -27,11 +27,11 @@ def demo() -> bytes:
     for name in MIXES:
         runs = [[row["accuracy"] for row in r["history"]] for r in results if r["mix"] == name]
         mean = [100 * sum(values) / len(values) for values in zip(*runs, strict=True)]
-        axes[0][0].plot(range(1, len(mean) + 1), mean, color=figures.COLOURS[name], label=name, linewidth=1.8)
+        axes[0][0].plot(range(1, len(mean) + 1), mean, color=figures.COLORS[name], label=name, linewidth=1.8)
     noise = {n: [r["oracle_noise_ratio"] for r in results if r["mix"] == n] for n in MIXES[1:]}
     for place, (name, values) in enumerate(noise.items()):
         height = 100 * sum(values) / len(values)
-        axes[0][1].bar(place, height, color=figures.COLOURS[name], width=0.6)
+        axes[0][1].bar(place, height, color=figures.COLORS[name], width=0.6)
         axes[0][1].text(place, height + 0.3, f"{height:.1f} %", ha="center", fontsize=9)
     axes[0][1].set_xticks(range(len(noise)), list(noise))
     axes[0][0].set_xlabel("epoch", fontsize=9)
@@ -50,13 +50,13 @@ def encoders() -> bytes:
         "gauge": "collapse gauge (healthy: near 1)",
         "oracle_knn": "kNN accuracy (oracle)",
     }
-    for colour, (name, run) in enumerate((n, r) for n, r in runs.items() if r.get("metrics")):
+    for color, (name, run) in enumerate((n, r) for n, r in runs.items() if r.get("metrics")):
         for axis, (key, title) in zip(axes[0][:3], panels.items(), strict=True):
             points = [(row["epoch"], row[key]) for row in run["metrics"] if row.get(key) is not None]
             if key == "loss" and "mocov3" in name:  # a cross-entropy above 2 would compress the others
                 points = []
-            style = "-" if colour < 10 else "--"
-            axis.plot([e for e, _ in points], [v for _, v in points], f"C{colour}", linestyle=style, label=name, lw=1.4)
+            style = "-" if color < 10 else "--"
+            axis.plot([e for e, _ in points], [v for _, v in points], f"C{color}", linestyle=style, label=name, lw=1.4)
             _title(axis, title)
             axis.set_xlabel("epoch", fontsize=9)
     axes[0][3].legend(*axes[0][0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="center left")
@@ -96,9 +96,9 @@ def photographs(count: int = 8) -> bytes:
     return figures.png(figure)
 
 
-def _photograph(axis: Any, image: Any, caption: str, colour: str) -> None:
+def _photograph(axis: Any, image: Any, caption: str, color: str) -> None:
     axis.imshow(image.permute(1, 2, 0).numpy(), interpolation="lanczos")
-    axis.set_xlabel(caption, fontsize=10, color=colour)
+    axis.set_xlabel(caption, fontsize=10, color=color)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():

@@ -2,7 +2,7 @@
 
 `run` does all three, and caches the encoder for the next run. Takes about half a minute on a CPU.
 
-Digits are centred and have no background, so that raw pixels cluster well too. Photographs need the encoder: on
+Digits are centered and have no background, so that raw pixels cluster well too. Photographs need the encoder: on
 CIFAR-10, 17 % of the mixes within clusters of raw pixels carry a wrong label, and 4 to 6 % within those of an encoder.
 """
 

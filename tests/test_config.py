@@ -212,8 +212,8 @@ def test_options_of_the_wrong_type_are_named():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_options_that_do_not_exist_are_listed_with_the_choices(kind):
-    with pytest.raises(UserError, match=r"'colour'.*\bseed\b"):
-        kind().with_(colour=1)
+    with pytest.raises(UserError, match=r"'color'.*\bseed\b"):
+        kind().with_(color=1)
 
 
 def test_sections_are_not_options():

@@ -278,10 +278,10 @@ def test_micm_weights_labels_by_inverse_distance(lam, anchor, constant, shape):
         who = [i, *others] if size > 2 else [i, others[0], others[0]]
         point = sum(float(weights[i, j]) * points[j] for j in {i, *others})
         np.testing.assert_allclose(mixed[i].flatten().numpy(), point, atol=1e-5)
-        centre = points[i] if anchor == "own" else point
+        center = points[i] if anchor == "own" else point
         inverse = []
         for j in who:
-            distance = float(np.sqrt(((centre - points[j]) ** 2).sum()))
+            distance = float(np.sqrt(((center - points[j]) ** 2).sum()))
             inverse.append(1 / (constant if distance == 0 else distance))
         wanted = sum(v / sum(inverse) * EXCLUDED[j].double().numpy() for v, j in zip(inverse, who, strict=True))
         np.testing.assert_allclose(soft[i].numpy(), wanted, atol=1e-3)
@@ -424,6 +424,6 @@ def test_mixer_errors_name_value_and_option(call, found, option):
 
 @pytest.mark.parametrize("option", ["partner", "lam", "label_weights", "alone", "share", "anchor"])
 def test_mixer_rejects_unknown_choices(option):
-    with pytest.raises(UserError, match="'misspelt'") as caught:
-        MICM(**{option: "misspelt"})
+    with pytest.raises(UserError, match="'misspelled'") as caught:
+        MICM(**{option: "misspelled"})
     assert caught.value.option == option

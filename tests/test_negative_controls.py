@@ -112,7 +112,7 @@ def test_pretraining_does_not_depend_on_truth(tmp_path, monkeypatch, encoder):
     truth = digits.train.truth
     config = PretrainConfig(data="digits", encoder=encoder, backbone="cnn", epochs=1, batch=128)
     written = {}
-    for name, labelled in (("present", truth), ("permuted", truth[permutation(len(truth), 0)]), ("absent", None)):
-        pretrain(config, tmp_path / name, device="cpu", dataset=with_truth(digits, labelled))
+    for name, labeled in (("present", truth), ("permuted", truth[permutation(len(truth), 0)]), ("absent", None)):
+        pretrain(config, tmp_path / name, device="cpu", dataset=with_truth(digits, labeled))
         written[name] = run_files(tmp_path / name, PRETRAIN_FILES)
     assert written["present"] == written["permuted"] == written["absent"]

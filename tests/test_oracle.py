@@ -283,11 +283,11 @@ def test_purity_of_clusters_of_one_is_perfect():
 
 
 def clouds(count, classes, features, spread, seed):
-    """Points around one centre per class -> (unit vectors [count, features], truth)."""
+    """Points around one center per class -> (unit vectors [count, features], truth)."""
     source = generator(seed, "clouds")
-    centre = torch.randn(classes, features, generator=generator(0, "centres"))
+    center = torch.randn(classes, features, generator=generator(0, "centres"))
     truth = torch.randint(classes, (count,), generator=source)
-    return F.normalize(centre[truth] + spread * torch.randn(count, features, generator=source)), truth
+    return F.normalize(center[truth] + spread * torch.randn(count, features, generator=source)), truth
 
 
 def slow_knn(train, train_truth, test, test_truth, k, temperature):

@@ -28,7 +28,7 @@ def test_generator_starts_at_its_address(seed, purpose, counters):
     assert generator(seed, purpose, *counters).initial_seed() == place
 
 
-def test_address_differs_between_neighbours():
+def test_address_differs_between_neighbors():
     places = [
         address(seed, purpose, epoch, step)
         for seed in range(5)

@@ -185,7 +185,7 @@ class ClusterConfig:
     clusters: int = 50
     """Number of clusters (k-means)."""
     clustering: Literal["kmeans", "spectral"] = "kmeans"
-    """What k-means runs on: the features (as in the paper), or the leading eigenvectors of their neighbour graph
+    """What k-means runs on: the features (as in the paper), or the leading eigenvectors of their neighbor graph
     (often purer clusters; the time grows with the square of the number of examples)."""
     encoder: str = "auto"
     """What is clustered: features of simsiam, byol or mocov3 (pretrained first, once), run:FOLDER (of cll pretrain),
@@ -398,9 +398,9 @@ class PretrainConfig(BaseConfig):
     flip: bool | None = None
     """Random horizontal flips; None: where that keeps the class (not for digits)."""
     jitter: float = field(default=0.8, metadata=ADVANCED)
-    """Probability of colour jitter (.4 .4 .4 .1); for grey-scale images brightness and contrast only."""
+    """Probability of color jitter (.4 .4 .4 .1); for grayscale images brightness and contrast only."""
     grayscale: float = field(default=0.2, metadata=ADVANCED)
-    """Probability of conversion to grey scale."""
+    """Probability of conversion to grayscale."""
     blur: float = field(default=0.0, metadata=ADVANCED)
     """Probability of a Gaussian blur."""
     solarize: float = field(default=0.0, metadata=ADVANCED)

@@ -185,15 +185,15 @@ def contingency(assignment: Tensor, truth: Tensor) -> Tensor:
 def knn_accuracy(
     train: Tensor, train_truth: Tensor, test: Tensor, test_truth: Tensor, k: int = 200, temperature: float = 0.1
 ) -> float:
-    """Accuracy of a weighted k-nearest-neighbour classifier, the usual probe of self-supervised encoders.
+    """Accuracy of a weighted k-nearest-neighbor classifier, the usual probe of self-supervised encoders.
 
     Args:
         train: Unit vectors, [N, D].
         train_truth: int [N].
         test: Unit vectors, [M, D].
         test_truth: int [M].
-        k: Number of neighbours.
-        temperature: Neighbours vote with the weight exp(cosine similarity / temperature).
+        k: Number of neighbors.
+        temperature: Neighbors vote with the weight exp(cosine similarity / temperature).
     """
     classes = int(train_truth.max()) + 1
     one_hot = F.one_hot(train_truth, classes).float()
@@ -214,7 +214,7 @@ def linear_accuracy(
     batch: int = 1024,
     seed: int = 0,
 ) -> float:
-    """Accuracy of a linear probe: one linear layer on standardised features, trained with the true labels.
+    """Accuracy of a linear probe: one linear layer on standardized features, trained with the true labels.
 
     Adam with a learning rate of 1e-2, a cosine schedule and no weight decay.
 
@@ -231,7 +231,7 @@ def linear_accuracy(
     x, x_test = (train - mean) / std, (test - mean) / std
     classes = int(train_truth.max()) + 1
     source = torch.Generator(device="cpu").manual_seed(address(seed, "probe"))
-    # skip_init: the usual initialisation would draw from the global generator
+    # skip_init: the usual initialization would draw from the global generator
     layer = torch.nn.utils.skip_init(torch.nn.Linear, x.shape[1], classes, device=x.device)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.zeros_(layer.bias)

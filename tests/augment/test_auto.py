@@ -107,7 +107,7 @@ def test_operate_equals_pillow(operation, shape):
 
 
 def slow_source(operation, magnitude, x, y, height, width):
-    """Source of pixel (x, y); positions are those of centres."""
+    """Source of pixel (x, y); positions are those of centers."""
     x, y = x + 0.5, y + 0.5
     if operation is Operation.SHEAR_X:
         x += magnitude * y
@@ -200,7 +200,7 @@ def test_operate_with_magnitude_0_changes_nothing(operation):
     assert torch.equal(one_operation(images, operation, 0.0), images)
 
 
-def test_operate_color_does_not_change_grey_images():
+def test_operate_color_does_not_change_gray_images():
     images = make_images(6, 1, 16, 16)
     assert torch.equal(one_operation(images, Operation.COLOR, 0.9), images)
 
@@ -378,7 +378,7 @@ def test_randaugment_draws_its_fourteen_operations_equally_often():
     assert fair(pairs.flatten().tolist(), [1 / 196] * 196)  # layers are independent
 
 
-def test_randaugment_on_grey_images_has_no_color():
+def test_randaugment_on_gray_images_has_no_color():
     counts = torch.bincount(drawn(RandAugment(), 20000, (1, 28, 28)).operation.flatten(), minlength=15).tolist()
     assert counts[Operation.COLOR] == counts[Operation.INVERT] == 0
     assert fair([c for c in counts if c], [1 / 13] * 13)

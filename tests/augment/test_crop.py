@@ -1,4 +1,4 @@
-"""Crop and flip against numpy.pad, normalisation, luminance."""
+"""Crop and flip against numpy.pad, normalization, luminance."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
-from complementary.augment.crop import CropAndFlip, default_padding, luminance, normalise
+from complementary.augment.crop import CropAndFlip, default_padding, luminance, normalize
 from complementary.rng import generator
 
 
@@ -98,20 +98,20 @@ def test_default_padding_is_an_eighth_of_the_height(height, padding):
     assert default_padding(height) == padding
 
 
-def test_normalise_images_per_channel():
+def test_normalize_images_per_channel():
     images = make_images(4, 3, 5, 6)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.247, 0.2435, 0.2616])
-    found = normalise(images, mean, std)
-    centre, spread = (v.double().numpy()[:, None, None] for v in (mean, std))
-    wanted = (images.double().numpy() / 255 - centre) / spread
+    found = normalize(images, mean, std)
+    center, spread = (v.double().numpy()[:, None, None] for v in (mean, std))
+    wanted = (images.double().numpy() / 255 - center) / spread
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8], ids=str)
-def test_normalise_vectors_to_float32(dtype):
+def test_normalize_vectors_to_float32(dtype):
     vectors = torch.tensor([[1, 2], [3, 6]], dtype=dtype)
-    found = normalise(vectors, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0]))
+    found = normalize(vectors, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0]))
     assert found.tolist() == [[-1, -1], [1, 1]]
     assert found.dtype == torch.float32
 
@@ -120,8 +120,8 @@ def test_luminance_of_bytes_is_that_of_pillow_and_of_floats_its_formula():
     images = make_images(3, 3, 7, 9)
     found = luminance(images)
     assert found.dtype == torch.int32
-    for image, grey in zip(images, found, strict=True):
+    for image, gray in zip(images, found, strict=True):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")
-        np.testing.assert_array_equal(grey[0].numpy(), np.asarray(picture))
+        np.testing.assert_array_equal(gray[0].numpy(), np.asarray(picture))
     torch.testing.assert_close(luminance(images / 255), found / 255, atol=1 / 255, rtol=0)
     torch.testing.assert_close(luminance(torch.ones(2, 3, 4, 5)), torch.ones(2, 1, 4, 5))

@@ -1,4 +1,4 @@
-"""Views against a slow reference: image by image, with crops, resizing and colours by their definitions."""
+"""Views against a slow reference: image by image, with crops, resizing and colors by their definitions."""
 
 import colorsys
 import math
@@ -54,23 +54,23 @@ def slow_view(image, draw, i):
     if draw.jitter[i]:
         x = slow_jitter(x, *(float(v[i]) for v in (draw.brightness, draw.contrast, draw.saturation, draw.hue)))
     if draw.grayscale[i] and len(x) == 3:
-        x = np.stack([slow_grey(x)] * 3)
+        x = np.stack([slow_gray(x)] * 3)
     if draw.blur[i]:
         x = slow_blur(x, float(draw.sigma[i]))
     return np.where(x < 0.5, x, 1 - x) if draw.solarize[i] else x
 
 
-def slow_grey(x):
+def slow_gray(x):
     return 0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]
 
 
 def slow_jitter(x, brightness, contrast, saturation, hue):
     x = np.clip(brightness * x, 0, 1)
-    mean = (slow_grey(x) if len(x) == 3 else x).mean()
+    mean = (slow_gray(x) if len(x) == 3 else x).mean()
     x = np.clip(contrast * x + (1 - contrast) * mean, 0, 1)
     if len(x) != 3:
         return x
-    return slow_hue(np.clip(saturation * x + (1 - saturation) * slow_grey(x), 0, 1), hue)
+    return slow_hue(np.clip(saturation * x + (1 - saturation) * slow_gray(x), 0, 1), hue)
 
 
 def slow_hue(x, turn):
@@ -149,13 +149,13 @@ def test_views_with_neutral_factors_change_nothing():
     torch.testing.assert_close(x, images / 255)
 
 
-def test_views_of_a_one_pixel_crop_have_its_colour():
+def test_views_of_a_one_pixel_crop_have_its_color():
     images = make_images(4, 3, 6, 9)
     top, left, one = torch.tensor([0, 5, 2, 5]), torch.tensor([0, 8, 4, 0]), torch.ones(4)
     box = {"top": top.float(), "left": left.float(), "height": one, "width": one}
     x = NOTHING.apply(images, whole(NOTHING, images, **box))
-    colour = images[torch.arange(4), :, top, left] / 255
-    torch.testing.assert_close(x, colour[:, :, None, None].expand(-1, -1, 6, 9).contiguous())
+    color = images[torch.arange(4), :, top, left] / 255
+    torch.testing.assert_close(x, color[:, :, None, None].expand(-1, -1, 6, 9).contiguous())
 
 
 def test_views_have_a_draw_per_image():
@@ -174,7 +174,7 @@ def test_views_do_not_change_the_images():
     assert torch.equal(images, before)
 
 
-def test_views_of_grey_images_ignore_saturation_hue_and_grayscale():
+def test_views_of_gray_images_ignore_saturation_hue_and_grayscale():
     images = make_images(16, 1, 8, 8)
     base = whole(EVERYTHING, images, jitter=torch.ones(16, dtype=torch.bool), contrast=torch.full((16,), 1.3))
     strange = base._replace(saturation=torch.zeros(16), hue=torch.full((16,), 0.4), grayscale=~base.grayscale)
@@ -273,7 +273,7 @@ def test_resize_rows_have_at_most_two_weights_that_sum_to_1():
 @pytest.mark.parametrize("turn", [-0.5, -0.1, 0.0, 1 / 3, 0.37, 1.0])
 def test_shift_hue_equals_colorsys(turn):
     levels = torch.tensor([0.0, 0.25, 0.5, 1.0])
-    x = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)  # ties, greys, black and white among them
+    x = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)  # ties, grays, black and white among them
     np.testing.assert_allclose(
         shift_hue(x, torch.tensor([turn]))[0].numpy(), slow_hue(x[0].double().numpy(), turn), atol=1e-6
     )
@@ -286,7 +286,7 @@ def test_shift_hue_forth_and_back_is_the_identity():
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
-def test_gaussian_blur_is_renormalised_at_the_border(sigma):
+def test_gaussian_blur_is_renormalized_at_the_border(sigma):
     x = torch.rand(1, 2, 9, 6, generator=generator(0, "blur"))
     wanted = slow_blur(x[0].double().numpy(), sigma)
     np.testing.assert_allclose(gaussian_blur(x, torch.tensor([sigma]))[0].numpy(), wanted, atol=1e-6)

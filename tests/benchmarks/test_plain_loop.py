@@ -16,7 +16,7 @@ from benchmarks.plain_loop import (
 )
 from benchmarks.plain_loop import mix_one_by_one as mix_plainly
 from benchmarks.setting import QUICK, Net, clustered, synthetic
-from complementary.augment.crop import CropAndFlip, CropDraw, normalise
+from complementary.augment.crop import CropAndFlip, CropDraw, normalize
 from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.mixing import ICM
@@ -57,7 +57,7 @@ def test_find_partners_picks_other_members_of_the_same_cluster():
 def test_transform_equals_the_augmentation_of_the_package(task, down, right, flip):
     moves = CropDraw(torch.tensor([[down]]), torch.tensor([[right]]), torch.tensor([[flip]]))
     raw = CropAndFlip(PADDING, True).apply(task.inputs, torch.tensor([5]), moves)
-    ours = normalise(raw, task.mean, task.std)[0]
+    ours = normalize(raw, task.mean, task.std)[0]
     mean, std = (t.float().numpy()[:, None, None] for t in (task.mean, task.std))
     plain = transform(task.inputs[5].numpy(), down, right, flip, mean, std)
     torch.testing.assert_close(torch.from_numpy(plain), ours)

@@ -54,7 +54,7 @@ def test_timing_gives_median_and_quartiles():
     assert timing.per(10).median == pytest.approx(0.0003)
 
 
-def test_times_as_fast_compares_neighbouring_rounds():
+def test_times_as_fast_compares_neighboring_rounds():
     # the machine was ten times as slow in the last round
     fast, slow = Timing((1.0, 1.1, 10.0)), Timing((2.0, 2.2, 20.0))
     assert times_as_fast(fast, slow) == pytest.approx(2.0)

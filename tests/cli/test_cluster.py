@@ -236,14 +236,14 @@ def test_probe_writes_the_metrics_of_every_number_of_clusters(cll, tmp_path, enc
     extractor, truth = FeatureExtractor(config, DIGITS, chosen), DIGITS.train.truth[chosen]
     wanted = probe(extractor.train, truth, extractor.test(), DIGITS.test.truth)
     assignments = [clusters_of(extractor, k) for k in (5, 20)]
-    judgements = [judge(a, excluded, transition, truth, 128, as_coded=True).to_json() for a in assignments]
+    judgments = [judge(a, excluded, transition, truth, 128, as_coded=True).to_json() for a in assignments]
     found = json.loads((tmp_path / "e.json").read_text())
     made_by = found.pop("made_by")
-    assert found == wanted | {"clusterings": judgements}
+    assert found == wanted | {"clusterings": judgments}
     assert (made_by["encoder"], made_by["long_tail"], made_by["seed"], made_by["batch"]) == (encoder, 3, 2, 128)
     shown = metrics(out.partition("The encoder")[2])
     assert number(shown["kNN accuracy, k = 200 (oracle)"]) == round(100 * wanted["oracle_knn"], 2)
-    assert shown["ICM as coded (oracle)"].split() == [f"{100 * j['oracle_noise_icm_as_coded']:.2f}" for j in judgements]
+    assert shown["ICM as coded (oracle)"].split() == [f"{100 * j['oracle_noise_icm_as_coded']:.2f}" for j in judgments]
 
 
 def test_probe_logs_its_work_and_fits_100_columns(cll):
@@ -308,7 +308,7 @@ def test_cluster_uses_cached_clusters(cll, monkeypatch):
 def test_cluster_spectral_is_named_in_report_and_file(cll, tmp_path):
     status, out, _ = cll("cluster", *FAST, "--clustering", "spectral", "--report", "r.html", "--out", "a.safetensors")
     assert status == 0
-    assert "k-means on the neighbour graph" in self_contained(tmp_path / "r.html")
+    assert "k-means on the neighbor graph" in self_contained(tmp_path / "r.html")
     assert read_assignment(tmp_path / "a.safetensors")[1]["made_by"]["clustering"] == "spectral"
     plain = metrics(cll("cluster", *FAST)[1])
     name = "same-class partners (oracle)"

@@ -206,6 +206,6 @@ def test_flag_of_knows_the_options_of_the_last_command():
         "--out",
         "--checkpoint-seconds",
     )
-    assert (flag_of("dataset"), flag_of("colour"), flag_of(None)) == (None, None, None)
+    assert (flag_of("dataset"), flag_of("color"), flag_of(None)) == (None, None, None)
     parse(RunOptions, [], "cll x")
     assert flag_of("long_tail") is None

@@ -26,7 +26,7 @@ def narrow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def photos(tmp_path):
-    """An .npz of grey images that come with complementary labels only."""
+    """An .npz of gray images that come with complementary labels only."""
     source = np.random.default_rng(0)
     path = tmp_path / "sets" / "photos.npz"
     path.parent.mkdir()
@@ -184,31 +184,31 @@ def test_show_views_of_fewer_than_eight_images(cll, tmp_path):
 
 
 @pytest.fixture
-def unlabelled(tmp_path):
+def unlabeled(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (300, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "bare.npz", images=images)
     return tmp_path / "bare.npz"
 
 
-def test_pretrain_needs_no_labels(cll, tmp_path, unlabelled):
-    status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--probe-every", 1, "--out", tmp_path / "bare")
+def test_pretrain_needs_no_labels(cll, tmp_path, unlabeled):
+    status, _, error = cll("pretrain", *FAST, "--data", unlabeled, "--probe-every", 1, "--out", tmp_path / "bare")
     assert status == 0, error
-    with np.load(unlabelled) as held:
+    with np.load(unlabeled) as held:
         np.savez(tmp_path / "full.npz", images=held["images"], not_y=np.arange(300) % 3)
     assert cll("pretrain", *FAST, "--data", tmp_path / "full.npz", "--out", tmp_path / "full")[0] == 0
     bare, full = (files.read_checkpoint(tmp_path / name / "encoder.safetensors")[0] for name in ("bare", "full"))
     assert all((bare[key] == full[key]).all() for key in full), "labels are not used"
-    assert cll("pretrain", "--data", unlabelled, "--show-views", tmp_path / "v.png")[0] == 0
+    assert cll("pretrain", "--data", unlabeled, "--show-views", tmp_path / "v.png")[0] == 0
 
 
 @pytest.mark.parametrize("command", [("train", "--mix", "none"), ("cluster",), ("train", "--labels", "given")])
-def test_other_commands_reject_images_without_labels(cll, tmp_path, unlabelled, command):
-    status, _, error = cll(*command, "--data", unlabelled, "--out", tmp_path / "x")
+def test_other_commands_reject_images_without_labels(cll, tmp_path, unlabeled, command):
+    status, _, error = cll(*command, "--data", unlabeled, "--out", tmp_path / "x")
     assert status == 2
     assert "bare has no labels" in error
 
 
-def test_pretrain_rejects_a_long_tail_without_true_labels(cll, tmp_path, unlabelled):
-    status, _, error = cll("pretrain", *FAST, "--data", unlabelled, "--long-tail", 5, "--out", tmp_path / "x")
+def test_pretrain_rejects_a_long_tail_without_true_labels(cll, tmp_path, unlabeled):
+    status, _, error = cll("pretrain", *FAST, "--data", unlabeled, "--long-tail", 5, "--out", tmp_path / "x")
     assert status == 2
     assert "true labels" in error

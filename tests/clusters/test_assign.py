@@ -116,7 +116,7 @@ def test_clusters_depend_on_the_content_of_an_encoder_and_not_on_its_folder(stag
     assert stored(stages) == 2
 
 
-def test_clusters_of_a_network_depend_on_the_normalisation(stages):
+def test_clusters_of_a_network_depend_on_the_normalization(stages):
     for mean in (DIGITS.mean, (0.9,)):
         clusters_of(extractor(replace(DIGITS, mean=mean), encoder="random"))
     assert stored(stages) == 2
@@ -162,7 +162,7 @@ def test_spectral_points_are_shared_by_all_numbers_of_clusters(stages, caplog):
     caplog.set_level(logging.INFO, "complementary")
     for count in (5, 12):
         clusters(clusters=count, clustering="spectral")
-    assert ["neighbours" in record.getMessage() for record in caplog.records].count(True) == 1
+    assert ["neighbors" in record.getMessage() for record in caplog.records].count(True) == 1
     assert stored(stages) == 2
 
 

@@ -32,8 +32,8 @@ from tests.helpers import narrow_networks
 DIGITS = load("digits")
 SOME = torch.tensor([5, 3, 1000, 17, 42])
 ALL = torch.arange(len(DIGITS.train))
-COLOUR = Dataset(
-    "colour",
+COLOR = Dataset(
+    "color",
     Split(torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))),
     None,
     ("a", "b"),
@@ -84,7 +84,7 @@ def test_random_features_depend_on_the_seed_only():
 
 
 def test_random_is_a_resnet_for_larger_images():
-    found = extractor("random", COLOUR, torch.tensor([4, 1]))
+    found = extractor("random", COLOR, torch.tensor([4, 1]))
     assert isinstance(found.backbone(), networks.ResNet18)
     assert found.train.shape == (2, 512)
 
@@ -147,7 +147,7 @@ def test_test_features_are_computed_like_training_features(encoder):
     z = extractor(encoder).test()
     assert is_unit(z)
     torch.testing.assert_close(z, extractor(encoder, swapped, torch.arange(len(DIGITS.test))).train)
-    assert extractor("pixels", COLOUR, torch.arange(2)).test() is None
+    assert extractor("pixels", COLOR, torch.arange(2)).test() is None
 
 
 def test_features_of_a_run_folder(tmp_path):

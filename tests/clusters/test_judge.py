@@ -18,7 +18,7 @@ from complementary.clusters.features import FeatureExtractor
 from complementary.clusters.judge import (
     COLUMNS,
     ORACLE,
-    Judgement,
+    Judgment,
     Recommendation,
     as_percent,
     judge,
@@ -118,7 +118,7 @@ def test_judge_without_truth_has_no_oracle_metric(clustered, judged):
     assert not any("oracle" in name for name in unknown.to_json())
 
 
-def test_judgement_is_json_also_without_an_estimate():
+def test_judgment_is_json_also_without_an_estimate():
     """Ten classes, a tenth of the labels wrong: the transition is singular and the estimate NaN."""
     found = judge(torch.arange(1437) % 5, labels.draw(TRUTH, transitions.noisy(10, 0.1)), transitions.noisy(10, 0.1),
                   TRUTH, 128).to_json()  # fmt: skip
@@ -138,7 +138,7 @@ def test_judgement_is_json_also_without_an_estimate():
 )
 def test_as_percent_shows_an_estimate(estimate, text):
     assert as_percent(estimate) == text
-    assert Judgement(3, 1, 2, 1, estimate, {}).rows()[1][1] == text
+    assert Judgment(3, 1, 2, 1, estimate, {}).rows()[1][1] == text
 
 
 def test_probe_computes_knn_and_linear_accuracy():
@@ -146,8 +146,8 @@ def test_probe_computes_knn_and_linear_accuracy():
     assert (found["examples"], found["features"]) == (1437, 64)
     assert found["oracle_knn"] == knn_accuracy(POINTS, TRUTH, TEST, TEST_TRUTH)
     assert found["oracle_linear"] == linear_accuracy(POINTS, TRUTH, TEST, TEST_TRUTH)
-    neighbours = KNeighborsClassifier(200, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1))
-    wanted = neighbours.fit(POINTS.numpy(), TRUTH.numpy()).score(TEST.numpy(), TEST_TRUTH.numpy())
+    neighbors = KNeighborsClassifier(200, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1))
+    wanted = neighbors.fit(POINTS.numpy(), TRUTH.numpy()).score(TEST.numpy(), TEST_TRUTH.numpy())
     assert found["oracle_knn"] == pytest.approx(wanted, abs=0.006)
 
 
@@ -161,8 +161,8 @@ def test_probe_without_truth_or_test_set_is_none(missing):
 
 
 def test_table_rows_show_every_metric_and_mark_each_oracle(judged):
-    probes, judgements = {"oracle_knn": 0.876, "oracle_linear": None}, [judged.to_json(), judged.to_json()]
-    table = {row[0]: row[1:] for row in table_rows(probes, judgements)}
+    probes, judgments = {"oracle_knn": 0.876, "oracle_linear": None}, [judged.to_json(), judged.to_json()]
+    table = {row[0]: row[1:] for row in table_rows(probes, judgments)}
     assert table["clusters"] == ["20", "20"]
     for key, name in ORACLE.items():
         assert name.endswith("(oracle)")
@@ -225,7 +225,7 @@ def test_recommend_clusters_needs_informative_labels(clustered):
     tried = {k: kmeans(POINTS, k, restarts=1).assignment for k in (5, 10)}
     found = recommend_clusters(tried, POINTS, labels.draw(TRUTH, noisy), noisy, TRUTH)
     assert found.clusters is None
-    markup = page(of_vectors(extractor.config), assignment, Judgement(5, 1, 2, 0, found.estimates[5], {}), found)
+    markup = page(of_vectors(extractor.config), assignment, Judgment(5, 1, 2, 0, found.estimates[5], {}), found)
     assert "not possible with these labels" in markup
     assert "not precise enough" in markup
     assert "(recommended)" not in markup
@@ -308,7 +308,7 @@ def test_page_of_vectors_has_no_example_images(clustered, judged):
     assert "How many" not in found.text
 
 
-def test_page_of_colour_images_with_few_clusters(judged):
+def test_page_of_color_images_with_few_clusters(judged):
     images = torch.randint(0, 256, (3, 3, 5, 7), dtype=torch.uint8)
     dataset = Dataset("c", Split(images), None, ("a", "b"), (0.5,) * 3, (0.5,) * 3)
     extractor = FeatureExtractor(Config.of(), dataset, torch.arange(3))

@@ -13,10 +13,10 @@ from complementary.errors import UserError
 from complementary.rng import generator
 
 
-def blobs(count, dimensions, centres, spread, seed):
+def blobs(count, dimensions, centers, spread, seed):
     source = generator(seed, "blobs")
-    middle = torch.randn(centres, dimensions, generator=source)
-    return middle[torch.arange(count) % centres] + spread * torch.randn(count, dimensions, generator=source)
+    middle = torch.randn(centers, dimensions, generator=source)
+    return middle[torch.arange(count) % centers] + spread * torch.randn(count, dimensions, generator=source)
 
 
 DIGITS = torch.from_numpy(load_digits().data).float()
@@ -39,14 +39,14 @@ def test_kmeans_inertia_is_within_1_percent_of_scikit_learn(points, clusters):
 
 @pytest.mark.parametrize(("points", "clusters"), CASES.values(), ids=CASES)
 def test_kmeans_result_is_a_fixed_point_with_its_inertia(points, clusters):
-    assignment, centres, inertia = kmeans.kmeans(points, clusters, restarts=2)
-    exact = torch.cdist(points.double(), centres.double()).square()
+    assignment, centers, inertia = kmeans.kmeans(points, clusters, restarts=2)
+    exact = torch.cdist(points.double(), centers.double()).square()
     assert torch.equal(exact.argmin(1), assignment)
     assert inertia == pytest.approx(float(exact.min(1).values.sum()), rel=1e-4)
     means = torch.stack([points[assignment == k].double().mean(0) for k in range(clusters)])
-    torch.testing.assert_close(centres.double(), means, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(centers.double(), means, atol=1e-4, rtol=1e-4)
     assert assignment.dtype == torch.int64
-    assert centres.shape == (clusters, points.shape[1])
+    assert centers.shape == (clusters, points.shape[1])
 
 
 def test_kmeans_finds_separated_blobs_exactly():
@@ -70,7 +70,7 @@ def test_kmeans_depends_on_the_seed_and_not_on_the_global_generator():
     first, again, other = (kmeans.kmeans(points, 12, seed=s, restarts=1) for s in (0, 0, 1))
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first.assignment, again.assignment)
-    assert torch.equal(first.centres, again.centres)
+    assert torch.equal(first.centers, again.centers)
     assert not torch.equal(first.assignment, other.assignment)
 
 
@@ -81,13 +81,13 @@ def test_kmeans_with_more_restarts_is_never_worse():
 
 
 def test_assign_in_chunks_is_the_same(monkeypatch):
-    points, centres = DIGITS[:500], DIGITS[500:520]
-    whole = kmeans.assign(points, centres)
+    points, centers = DIGITS[:500], DIGITS[500:520]
+    whole = kmeans.assign(points, centers)
     monkeypatch.setattr(kmeans, "CHUNK", 64)
-    parts = kmeans.assign(points, centres)
+    parts = kmeans.assign(points, centers)
     assert torch.equal(whole[0], parts[0])
     torch.testing.assert_close(whole[1], parts[1])
-    exact = torch.cdist(points.double(), centres.double()).square().min(1).values
+    exact = torch.cdist(points.double(), centers.double()).square().min(1).values
     torch.testing.assert_close(whole[1].double(), exact, rtol=1e-4, atol=1e-2)
 
 
@@ -95,7 +95,7 @@ def test_kmeans_moves_an_empty_cluster_to_the_farthest_point():
     points = torch.tensor([[0.0], [0.1], [10.0], [10.2], [30.0]])
     start = torch.tensor([[0.0], [10.0], [1000.0]])
     found = kmeans._lloyd(points, points.square().sum(1), start, 50)
-    assert sorted(found.centres[:, 0].tolist()) == pytest.approx([0.05, 10.1, 30.0])
+    assert sorted(found.centers[:, 0].tolist()) == pytest.approx([0.05, 10.1, 30.0])
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -106,9 +106,9 @@ def test_kmeans_of_any_shape_is_valid(count, dimensions, seed, data):
     found = kmeans.kmeans(points, clusters, seed, restarts=1)
     assert bool(((found.assignment >= 0) & (found.assignment < clusters)).all())
     assert np.isfinite(found.inertia)
-    assert bool(torch.isfinite(found.centres).all())
+    assert bool(torch.isfinite(found.centers).all())
     if clusters == 1:
-        torch.testing.assert_close(found.centres[0], points.mean(0), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.centers[0], points.mean(0), atol=1e-5, rtol=1e-5)
     if clusters == count:
         assert found.inertia == pytest.approx(0, abs=1e-3)
 
@@ -116,13 +116,13 @@ def test_kmeans_of_any_shape_is_valid(count, dimensions, seed, data):
 def test_kmeans_of_identical_points():
     found = kmeans.kmeans(torch.ones(10, 3), 4)
     assert found.inertia == pytest.approx(0, abs=1e-5)
-    torch.testing.assert_close(found.centres, torch.ones(4, 3))
+    torch.testing.assert_close(found.centers, torch.ones(4, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8], ids=str)
 def test_kmeans_computes_in_float32(dtype):
     found = kmeans.kmeans(DIGITS[:200].to(dtype), 5, restarts=1)
-    assert found.centres.dtype == torch.float32
+    assert found.centers.dtype == torch.float32
     assert torch.equal(found.assignment, kmeans.kmeans(DIGITS[:200], 5, restarts=1).assignment)
 
 

@@ -27,14 +27,14 @@ def two_moons(count: int = 600) -> tuple[Tensor, Tensor]:
     return on_sphere(torch.tensor(plane, dtype=torch.float32)), torch.tensor(truth)
 
 
-def matrix_by_hand(points: Tensor, neighbours: int) -> np.ndarray:
+def matrix_by_hand(points: Tensor, neighbors: int) -> np.ndarray:
     """D^-1/2 (W + W') D^-1/2 by loops over the definition."""
     x = points.double().numpy()
     weight = np.zeros((len(x), len(x)))
     for i in range(len(x)):
         similarity = x @ x[i]
         similarity[i] = -np.inf
-        for j in np.argsort(-similarity)[:neighbours]:
+        for j in np.argsort(-similarity)[:neighbors]:
             weight[i, j] = similarity[j]
     both = weight + weight.T
     scale = 1 / np.sqrt(both.sum(1))
@@ -66,7 +66,7 @@ def test_spectral_spans_the_leading_eigenspace(dense: int, monkeypatch: pytest.M
     values, vectors = np.linalg.eigh(matrix)
     wanted = vectors[:, ::-1][:, :6]
     assert values[-6] - values[-7] > 1e-4  # a gap after the sixth
-    found = spectral(points, dimensions=6, neighbours=10).double().numpy()
+    found = spectral(points, dimensions=6, neighbors=10).double().numpy()
     torch.testing.assert_close(torch.tensor(found).norm(dim=1), torch.ones(300).double())
     # Rows are scaled to unit length; up to that, and a rotation, both are the same. Compare the cosines of rows.
     rows = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
@@ -76,8 +76,8 @@ def test_spectral_spans_the_leading_eigenspace(dense: int, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_spectral_sparse_solver_finds_all_30_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
     source = torch.Generator().manual_seed(0)
-    centres, home = torch.randn(30, 24, generator=source), torch.arange(1_800) % 30
-    points = F.normalize(centres[home] + 0.7 * torch.randn(1_800, 24, generator=source))
+    centers, home = torch.randn(30, 24, generator=source), torch.arange(1_800) % 30
+    points = F.normalize(centers[home] + 0.7 * torch.randn(1_800, 24, generator=source))
     dense = spectral(points)
     monkeypatch.setattr(module, "DENSE", 0)
     sparse = spectral(points)
@@ -117,8 +117,8 @@ def test_spectral_clusters_match_those_of_scikit_learn() -> None:
 
 def test_spectral_is_deterministic_and_independent_of_order() -> None:
     source = torch.Generator().manual_seed(0)
-    centres, home = torch.randn(8, 16, generator=source), torch.arange(2_400) % 8
-    points = F.normalize(centres[home] + 0.9 * torch.randn(2_400, 16, generator=source))  # the sparse way
+    centers, home = torch.randn(8, 16, generator=source), torch.arange(2_400) % 8
+    points = F.normalize(centers[home] + 0.9 * torch.randn(2_400, 16, generator=source))  # the sparse way
     first = spectral(points, 8)
     torch.testing.assert_close(first, spectral(points, 8), rtol=0, atol=0)
     order = torch.randperm(len(points), generator=source)

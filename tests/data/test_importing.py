@@ -544,7 +544,7 @@ def test_match_reports_every_problem(problems):
         ],
         truth=True,
     )
-    keys = ["good", "typo", "none", "every", "no truth", "odd truth", "unlabelled"]
+    keys = ["good", "typo", "none", "every", "no truth", "odd truth", "unlabeled"]
     matched = match(keys, rows, CLASSES, problems, "images")
     assert matched.index.tolist() == [0]
     assert problems.found == {
@@ -552,7 +552,7 @@ def test_match_reports_every_problem(problems):
         "rows that exclude no class": ["none (line 4)"],
         "rows that exclude every class": ["every (line 5)"],
         "rows without a true class": ["no truth (line 7)"],
-        "images without a label": ["unlabelled"],
+        "images without a label": ["unlabeled"],
         "labels that match none of the images": ["ghost (line 6)"],
     }
 

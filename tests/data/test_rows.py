@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from complementary.files import fingerprint_rows
 from complementary.data.rows import Rows, rows_of
+from complementary.files import fingerprint_rows
 
 SOURCE = torch.arange(60, dtype=torch.uint8).view(20, 3)
 SOME = torch.tensor([5, 0, 19, 7, 7])

@@ -207,7 +207,7 @@ def test_load_weights_lists_what_does_not_fit(tmp_path, weights, suffix, changes
     assert str(path) in str(caught.value)
 
 
-def test_load_weights_of_colour_images_does_not_fit_grey_ones(tmp_path, weights):
+def test_load_weights_of_color_images_does_not_fit_gray_ones(tmp_path, weights):
     with pytest.raises(UserError, match=r"conv1.weight \[64, 3, 3, 3\] instead of \[64, 1, 3, 3\]"):
         load_weights(write(tmp_path / "w.pt", weights), (1, 16, 16))
 

@@ -282,7 +282,7 @@ def test_views_follow_the_configuration_and_the_dataset():
 # --- views and gauge ----------------------------------------------------------------------------------------------
 
 
-def test_two_views_are_different_and_normalised():
+def test_two_views_are_different_and_normalized():
     trainer, seen = started(small()), []
     images = trainer.rows.whole()[:64]
     first, second = (torch.rand(NUMBERS, 64, generator=generator(i, "views")) for i in range(2))

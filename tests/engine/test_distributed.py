@@ -109,7 +109,7 @@ def test_average_gradients_is_the_gradient_of_the_whole_batch(in_two, model):
         torch.testing.assert_close(found, parameter.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_loss_is_the_mean_over_the_labelled_examples_of_all_processes(in_two):
+def test_loss_is_the_mean_over_the_labeled_examples_of_all_processes(in_two):
     """Two examples have a partner in one process, five in the other: weights of 2 / 7 and 5 / 7."""
     config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=12)
     task, groups = build_task(config), [[0, 0, 1, 2, 3, 4], [0, 0, 0, 0, 0, 1]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
 from complementary import data, mixing, networks, oracle, transitions
-from complementary.augment.crop import normalise
+from complementary.augment.crop import normalize
 from complementary.config import AS_CODED, Config
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
@@ -305,7 +305,7 @@ def test_study_trains_on_the_true_gradient_alone():
     found = study(CONFIG, digits, methods=("none",), steps=1, every=1, lr=0.5, device="cpu")
     train, _ = validation_split(len(digits.train), CONFIG.dataset.holdout, CONFIG.seed)
     inputs, truth = digits.train.inputs[train], digits.train.truth[train]
-    x = normalise(inputs, torch.tensor(digits.mean), torch.tensor(digits.std))
+    x = normalize(inputs, torch.tensor(digits.mean), torch.tensor(digits.std))
     model = networks.build("linear", (1, 8, 8), 10, CONFIG.seed)
     for step in range(2):
         index = gradients._batch(CONFIG, len(train), step)

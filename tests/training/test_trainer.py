@@ -52,7 +52,7 @@ def test_step_matches_the_formulas():
     assert torch.allclose(trainer.model.fc.weight.detach().double()[clear], expected[clear], atol=1e-5)
 
 
-def test_loss_is_the_mean_over_labelled_examples():
+def test_loss_is_the_mean_over_labeled_examples():
     """Only two examples have a partner: the loss is the mean over these two, not over the batch."""
     config = Config.of(mix="icm", model="linear", clusters=20, restarts=1, batch=8)
     task = build_task(config)

@@ -1,7 +1,7 @@
 """Stronger augmentation of uint8 images on the device: cutout, RandAugment and AutoAugment.
 
 A policy maps images uint8 [B, C, H, W] to the same shape, with its own random draw for every image. It is applied after
-crop and flip and before normalisation. `Policy.draw` uses the generator; `Policy.apply` is a pure function. Shapes are
+crop and flip and before normalization. `Policy.draw` uses the generator; `Policy.apply` is a pure function. Shapes are
 fixed and nothing synchronizes with the device, so a policy can be part of a captured step (except for its first call on
 a device, which copies its tables there).
 
@@ -12,7 +12,7 @@ a device, which copies its tables there).
     >>> RandAugment()(images, generator(0, "step")).shape
     torch.Size([4, 3, 32, 32])
 
-For 512 colour images of 32 x 32 pixels on one CPU core, cutout takes 5 ms, RandAugment and AutoAugment 60 to 80 ms.
+For 512 color images of 32 x 32 pixels on one CPU core, cutout takes 5 ms, RandAugment and AutoAugment 60 to 80 ms.
 
 The fifteen operations of RandAugment and AutoAugment are batched: every image has an operation of its own and passes
 three stages, at most one of which changes it:
@@ -20,7 +20,7 @@ three stages, at most one of which changes it:
 1. an affine gather: shear, translate, rotate (nearest pixel);
 2. a lookup table of 256 values per image and channel: brightness, contrast, posterize, solarize, invert, autocontrast,
    equalize;
-3. a blend with a degenerate image: color (with its grey-scale version), sharpness (with a smoothed version).
+3. a blend with a degenerate image: color (with its grayscale version), sharpness (with a smoothed version).
 
 They agree with Pillow pixel by pixel, with two exceptions: autocontrast divides integers, where the fractions of Pillow
 may round to one level below; a source point on the edge of two pixels may be assigned to the other one.
@@ -113,7 +113,7 @@ def operate(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int | Te
 def affine(operation: Tensor, magnitude: Tensor, height: int, width: int) -> Tensor:
     """Matrices M that map pixels of the result to the source: (x, y) = M (x', y', 1). [B], [B] -> [B, 2, 3].
 
-    Shears fix the top left corner, rotations the centre. All other operations have the identity.
+    Shears fix the top left corner, rotations the center. All other operations have the identity.
     """
 
     def of(wanted: Operation) -> Tensor:
@@ -132,7 +132,7 @@ def affine(operation: Tensor, magnitude: Tensor, height: int, width: int) -> Ten
 def warp(images: Tensor, matrix: Tensor, fill: int | Tensor = 0) -> Tensor:
     """Gather the nearest source pixels by ``matrix`` [B, 2, 3]; ``fill`` outside. [B, C, H, W] -> [B, C, H, W]."""
     count, channels, height, width = images.shape
-    x = torch.arange(width, device=images.device) + 0.5  # centres of pixels
+    x = torch.arange(width, device=images.device) + 0.5  # centers of pixels
     y = torch.arange(height, device=images.device)[:, None] + 0.5
     source_x, source_y = (
         (_flat(row[:, 0]) * x + _flat(row[:, 1]) * y + _flat(row[:, 2])).floor().long() for row in matrix.unbind(1)
@@ -214,10 +214,10 @@ def histogram(pixels: Tensor) -> Tensor:
 
 def enhance(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     """Color and sharpness: images uint8 [B, C, H, W], [B], [B] -> uint8 [B, C, H, W]."""
-    colour, sharp = operation == Operation.COLOR, operation == Operation.SHARPNESS
+    color, sharp = operation == Operation.COLOR, operation == Operation.SHARPNESS
     plain = luminance(images) if images.shape[1] == 3 else images
     degenerate = torch.where(per_image(sharp), smooth(images), plain)
-    return blend(degenerate, images.float(), per_image(torch.where(colour | sharp, 1 + magnitude, 1.0)))
+    return blend(degenerate, images.float(), per_image(torch.where(color | sharp, 1 + magnitude, 1.0)))
 
 
 def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ class Policy(ABC):
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise UserError(
                 f"{type(self).__name__} needs uint8 images [B, C, H, W], but these are {images.dtype} "
-                f"{list(images.shape)}; augment before normalising."
+                f"{list(images.shape)}; augment before normalizing."
             )
         count, channels, height, width = images.shape
         drawn = self.draw(count, (channels, height, width), images.device, generator)
@@ -304,7 +304,7 @@ class Policy(ABC):
 class Cutout(Policy):
     """Blank a square around a random pixel, cut off at the border (DeVries and Taylor 2017).
 
-    In the paper the square is 0 after normalisation: ``fill`` is the mean of the dataset, as `build` sets it.
+    In the paper the square is 0 after normalization: ``fill`` is the mean of the dataset, as `build` sets it.
 
     Attributes:
         size: Side of the square in pixels; None: half the height (16 for CIFAR-10, as published).
@@ -318,12 +318,12 @@ class Cutout(Policy):
             raise UserError(f"The size of Cutout is {self.size}, but it must be at least 1 pixel.")
 
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        """Row and column of the centre of each square: int64 [2, B]."""
+        """Row and column of the center of each square: int64 [2, B]."""
         rows, columns = (torch.randint(n, (count,), device=device, generator=generator) for n in shape[1:])
         return torch.stack([rows, columns])
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
-        """Blank the squares with centres ``drawn`` int64 [2, B]."""
+        """Blank the squares with centers ``drawn`` int64 [2, B]."""
         size = self.size or max(1, images.shape[2] // 2)
         rows, columns = (_within(middle, size, length) for middle, length in zip(drawn, images.shape[2:], strict=True))
         hole = rows[:, None, :, None] & columns[:, None, None, :]
@@ -352,7 +352,7 @@ class Layered(Policy):
 class RandAugment(Layered):
     """Random operations, all with the same strength (Cubuk et al. 2020).
 
-    Fourteen operations are equally likely, without color for grey-scale images. Signs are random.
+    Fourteen operations are equally likely, without color for grayscale images. Signs are random.
 
     Attributes:
         layers: Number of operations (N).

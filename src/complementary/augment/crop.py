@@ -1,4 +1,4 @@
-"""Random crop and horizontal flip, normalisation, and what the other augmentations share."""
+"""Random crop and horizontal flip, normalization, and what the other augmentations share."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def default_padding(height: int) -> int:
     return round(height / 8) if height >= 16 else 0
 
 
-def normalise(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def normalize(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Subtract the mean and divide by the standard deviation.
 
     Args:

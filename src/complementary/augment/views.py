@@ -1,4 +1,4 @@
-"""The two views of self-supervised learning: random resized crop, flip, colour jitter, grey scale, blur, solarization.
+"""The two views of self-supervised learning: random resized crop, flip, color jitter, grayscale, blur, solarization.
 
 `Views.draw` uses the generator; `Views.apply` is a pure function of fixed shapes that can be compiled and captured.
 Geometry is done with small matrices: a bilinear resized crop (and flip) is ``rows @ image @ columns.T`` with two
@@ -16,7 +16,7 @@ from complementary.augment.crop import luminance, per_image
 
 
 class Draw(NamedTuple):
-    """The parameters of one view, all [B]: crop box, colour factors, and which images each part applies to."""
+    """The parameters of one view, all [B]: crop box, color factors, and which images each part applies to."""
 
     top: Tensor
     left: Tensor
@@ -41,15 +41,15 @@ NUMBERS = 14  # random numbers per image and view
 class Views:
     """The augmentation of a view. The defaults are those of SimSiam for CIFAR.
 
-    Grey-scale images get brightness and contrast only. The order of colour jitter is fixed: brightness, contrast,
+    Grayscale images get brightness and contrast only. The order of color jitter is fixed: brightness, contrast,
     saturation, hue.
 
     Attributes:
         min_scale: Smallest share of the area that a crop keeps.
         flip: Probability of a horizontal flip.
-        jitter: Probability of colour jitter.
+        jitter: Probability of color jitter.
         strength: Strength of brightness, contrast, saturation and hue jitter.
-        grayscale: Probability of conversion to grey scale.
+        grayscale: Probability of conversion to grayscale.
         blur: Probability of a Gaussian blur.
         solarize: Probability of solarization.
     """
@@ -138,13 +138,13 @@ def resize_rows(start: Tensor, length: Tensor, size: int) -> Tensor:
         [B, size, size]; row i holds the weights of the source pixels of output pixel i.
     """
     place = torch.arange(size, device=start.device)
-    centre = (place + 0.5) * (length[:, None] / size) - 0.5  # inside the crop
-    centre = torch.minimum(centre.clamp_min(0), length[:, None] - 1) + start[:, None]
-    return (1 - (centre[:, :, None] - place).abs()).clamp_min(0)
+    center = (place + 0.5) * (length[:, None] / size) - 0.5  # inside the crop
+    center = torch.minimum(center.clamp_min(0), length[:, None] - 1) + start[:, None]
+    return (1 - (center[:, :, None] - place).abs()).clamp_min(0)
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur with ``sigma`` [B] in pixels, renormalised at the border. [B, C, H, W] -> [B, C, H, W]."""
+    """Gaussian blur with ``sigma`` [B] in pixels, renormalized at the border. [B, C, H, W] -> [B, C, H, W]."""
     rows, columns = (_gaussian_rows(sigma, size) for size in x.shape[2:])
     return rows[:, None] @ x @ columns[:, None].transpose(2, 3)
 
@@ -156,7 +156,7 @@ def _gaussian_rows(sigma: Tensor, size: int) -> Tensor:
 
 
 def shift_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Shift the hue of RGB images [B, 3, H, W] between 0 and 1 by ``turn`` [B], in fractions of the colour circle."""
+    """Shift the hue of RGB images [B, 3, H, W] between 0 and 1 by ``turn`` [B], in fractions of the color circle."""
     red, green, blue = x.unbind(1)
     value, low = x.amax(1), x.amin(1)
     chroma = value - low

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # these import torch
     from torch import Tensor
 
     from complementary.clusters.features import FeatureExtractor
-    from complementary.clusters.judge import Judgement, Recommendation
+    from complementary.clusters.judge import Judgment, Recommendation
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Cluster:
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     seed: int = 0
-    """As in cll train: determines the subset, the labels and the initial centres of k-means."""
+    """As in cll train: determines the subset, the labels and the initial centers of k-means."""
     batch: int = 512
     """Batch size for the noise ratios; partners come from the batch."""
     out: Path | None = None
@@ -78,7 +78,7 @@ class Work:
     def from_file(self) -> bool:
         return self.options.cluster.assignments is not None
 
-    def judge(self, assignment: "Tensor", as_coded: bool = False) -> "Judgement":
+    def judge(self, assignment: "Tensor", as_coded: bool = False) -> "Judgment":
         from complementary.clusters.judge import judge
 
         log.info("evaluating %d clusters of %s examples", int(assignment.max()) + 1, f"{len(assignment):,}")
@@ -103,14 +103,14 @@ def main(arguments: list[str]) -> None:
 
     work = _load(options)
     assignment = clusters_of(work.extractor)
-    judgement = work.judge(assignment)
-    print_table((), judgement.rows())
+    judgment = work.judge(assignment)
+    print_table((), judgment.rows())
     if options.out is not None:
         _store(options.out, work, assignment)
     probing = options.probe or options.json is not None
     compared = work.comparison() if probing or options.report is not None else {}
     if options.report is not None:
-        _report(options.report, work, assignment, judgement, compared)
+        _report(options.report, work, assignment, judgment, compared)
     if probing:
         _probe(work, compared)
 
@@ -144,16 +144,14 @@ def _store(path: Path, work: Work, assignment: "Tensor") -> None:
     print(f"Assignment of {len(assignment):,} examples: {path}")
 
 
-def _report(
-    path: Path, work: Work, assignment: "Tensor", judgement: "Judgement", compared: "dict[int, Tensor]"
-) -> None:
+def _report(path: Path, work: Work, assignment: "Tensor", judgment: "Judgment", compared: "dict[int, Tensor]") -> None:
     from complementary.clusters.judge import page, recommend_clusters
     from complementary.files import atomic_write
 
     choice: Recommendation | None = None
     if compared and not work.from_file:
         choice = recommend_clusters(compared, work.extractor.train, work.excluded, work.transition, work.truth)
-    atomic_write(path, page(work.extractor, assignment, judgement, choice))
+    atomic_write(path, page(work.extractor, assignment, judgment, choice))
     print(f"Report: {path}")
     if choice is not None:
         number = choice.clusters or "unknown, the estimates are not precise enough; the paper uses 50"
@@ -171,12 +169,12 @@ def _probe(work: Work, compared: "dict[int, Tensor]") -> None:
         log.info("probing the encoder with kNN and a linear layer")
         test = extractor.dataset.test
         probes = probe(extractor.train, work.truth, extractor.test(), None if test is None else test.truth)
-    judgements = [work.judge(assignment, as_coded=True).to_json() for assignment in compared.values()]
-    print_table((), table_rows(probes, judgements), f"\n{HEADING}")
+    judgments = [work.judge(assignment, as_coded=True).to_json() for assignment in compared.values()]
+    print_table((), table_rows(probes, judgments), f"\n{HEADING}")
     if options.json is not None:
         made_by = _made_by(options) | {"batch": options.batch, "versions": versions()}
         if not work.from_file:
             made_by["encoder"] = str(extractor.encoder)
-        metrics = probes | {"clusterings": judgements, "made_by": made_by}
+        metrics = probes | {"clusterings": judgments, "made_by": made_by}
         atomic_write(options.json, json.dumps(metrics, indent=1) + "\n")
         print(f"Metrics: {options.json}")

@@ -182,7 +182,7 @@ def html_page(results: list[dict[str, Any]], config: Config) -> str:
         "<h2>Learning curves</h2>",
         figures.image_tag(figures.curves(histories, titles), "Learning curves of the four mixers"),
         "<h2>How often mixing produces a wrong label</h2>",
-        "<p>Mixing two images also mixes their labels. If one is labelled “not 3” and the other <em>is</em> a 3, the "
+        "<p>Mixing two images also mixes their labels. If one is labeled “not 3” and the other <em>is</em> a 3, the "
         "mix has a wrong label. This is rare if images are only mixed within clusters of similar ones.</p>",
         figures.image_tag(figures.bars(noise, "mixes with a wrong label, % (oracle)"), "Noise ratio of each mixer"),
         f"<p>{encoder_text(results)} For digits of 8 × 8 pixels the raw pixels are already good features. For "
@@ -203,14 +203,14 @@ def draw_mixes(config: Config, mix: str, count: int = 8) -> Any:
     import torch
 
     from complementary import oracle
-    from complementary.augment.crop import normalise
+    from complementary.augment.crop import normalize
     from complementary.rng import generator
     from complementary.training.task import build_mixer, build_task, training_truth
 
     task = build_task(config.with_(mix=mix))
     mixer = build_mixer(config.with_(mix=mix), task)
     assert mixer is not None  # "none" is not drawn
-    x = normalise(task.inputs, task.mean, task.std)[: config.training.batch]
+    x = normalize(task.inputs, task.mean, task.std)[: config.training.batch]
     excluded = task.excluded[: len(x)].float()
     cluster = None if task.cluster is None else task.cluster[: len(x)]
     # two generators with the same seed: the partners that are shown are those that are mixed

@@ -72,18 +72,18 @@ def clusters_of(extractor: FeatureExtractor, count: int | None = None, points: T
 
 
 def points_of(extractor: FeatureExtractor) -> Tensor:
-    """What k-means runs on: features, or eigenvectors of their neighbour graph. Unit vectors, float32 [M, D]."""
+    """What k-means runs on: features, or eigenvectors of their neighbor graph. Unit vectors, float32 [M, D]."""
     if extractor.config.cluster.clustering == "kmeans":
         return extractor.train
     count = len(extractor.inputs)
     many = count >= cache.MIN_EXAMPLES
 
     def progress(done: int) -> None:
-        log_progress(log, f"neighbours of {count:,} examples", done, count)
+        log_progress(log, f"neighbors of {count:,} examples", done, count)
 
     def make() -> Tensor:
         if many:
-            log.info("finding the nearest neighbours of %s examples (all pairs are compared)", f"{count:,}")
+            log.info("finding the nearest neighbors of %s examples (all pairs are compared)", f"{count:,}")
         return spectral(extractor.train.to(choose_device(extractor.device)), progress=progress).cpu()
 
     return cache.cached_vectors("spectral", extractor.key() if many else None, make)

@@ -1,4 +1,4 @@
-"""Cache of expensive stages: encoders, features, neighbour graphs and clusters, in the cache folder under ``stages/``.
+"""Cache of expensive stages: encoders, features, neighbor graphs and clusters, in the cache folder under ``stages/``.
 
 The name of a stage is a fingerprint of everything that determines it, so a stage is computed once and never confused
 with another. If two processes need the same stage, the second waits for the first.

@@ -48,7 +48,7 @@ PROBES = {"oracle_knn": "kNN accuracy, k = 200 (oracle)", "oracle_linear": "line
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """Metrics of a clustering.
 
     Attributes:
@@ -91,7 +91,7 @@ def judge(
     truth: Tensor | None,
     batch: int,
     as_coded: bool = False,
-) -> Judgement:
+) -> Judgment:
     """Judge a clustering.
 
     Args:
@@ -107,7 +107,7 @@ def judge(
     size = size[size > 0]
     estimate = estimated_same_class(assignment, excluded, _or_uniform(transition, excluded))
     oracle = {} if truth is None else _oracle_metrics(assignment, excluded, truth.cpu(), batch, as_coded)
-    return Judgement(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
+    return Judgment(len(size), int(size.min()), int(size.max()), int((size == 1).sum()), estimate, oracle)
 
 
 def _oracle_metrics(
@@ -212,27 +212,27 @@ def as_percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
 
 
-def table_rows(probes: dict[str, Any], judgements: list[dict[str, Any]]) -> list[list[str]]:
+def table_rows(probes: dict[str, Any], judgments: list[dict[str, Any]]) -> list[list[str]]:
     """The cells of a text table in percent: a column per number of clusters, a new block of rows after 7 columns.
 
     Args:
         probes: The result of `probe`; may be empty.
-        judgements: The result of `Judgement.to_json` for each number of clusters.
+        judgments: The result of `Judgment.to_json` for each number of clusters.
     """
     table = [[name, _percent(probes[key])] for key, name in PROBES.items() if probes.get(key) is not None]
-    for first in range(0, len(judgements), COLUMNS):
-        table += ([[""]] if first else []) + _block(judgements[first : first + COLUMNS])
+    for first in range(0, len(judgments), COLUMNS):
+        table += ([[""]] if first else []) + _block(judgments[first : first + COLUMNS])
     width = max(map(len, table), default=0)
     return [row + [""] * (width - len(row)) for row in table]
 
 
-def _block(judgements: list[dict[str, Any]]) -> list[list[str]]:
-    table = [["clusters", *(str(j["clusters"]) for j in judgements)]]
+def _block(judgments: list[dict[str, Any]]) -> list[list[str]]:
+    table = [["clusters", *(str(j["clusters"]) for j in judgments)]]
     for key, name in ESTIMATED.items():
-        table.append([name, *("unknown" if j[key] is None else f"{100 * j[key]:.1f}" for j in judgements)])
+        table.append([name, *("unknown" if j[key] is None else f"{100 * j[key]:.1f}" for j in judgments)])
     for key, name in ORACLE.items():
-        if key in judgements[0]:
-            table.append([name, *(_percent(j[key]) for j in judgements)])
+        if key in judgments[0]:
+            table.append([name, *(_percent(j[key]) for j in judgments)])
     return table
 
 
@@ -243,22 +243,22 @@ def _percent(value: float) -> str:
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
 
-def page(extractor: FeatureExtractor, assignment: Tensor, judgement: Judgement, choice: Recommendation | None) -> str:
+def page(extractor: FeatureExtractor, assignment: Tensor, judgment: Judgment, choice: Recommendation | None) -> str:
     """The report of a clustering as an HTML page that needs no other file.
 
     Args:
         extractor: The examples and the configuration.
         assignment: The cluster of each example, int [N].
-        judgement: Its metrics.
+        judgment: Its metrics.
         choice: A comparison of numbers of clusters; None: none.
     """
     config, inputs = extractor.config, extractor.inputs.whole()
     title = f"Clusters of {config.dataset.data}"
-    note = " Metrics marked <em>oracle</em> need the true labels; the others do not." if judgement.oracle else ""
+    note = " Metrics marked <em>oracle</em> need the true labels; the others do not." if judgment.oracle else ""
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{len(assignment):,} training examples, {_method(extractor)}, seed {config.seed}.{note}</p>",
-        figures.table(["metric", "value"], [list(row) for row in judgement.rows()]),
+        figures.table(["metric", "value"], [list(row) for row in judgment.rows()]),
         figures.image_tag(_sizes(assignment), "Sizes of the clusters"),
     ]
     if choice is not None:
@@ -273,7 +273,7 @@ def _method(extractor: FeatureExtractor) -> str:
     if options.assignments:
         return f"clusters from <code>{html.escape(options.assignments)}</code>"
     mirrored = ", averaged with mirror images" if options.mirror else ""
-    what = "k-means on the neighbour graph" if options.clustering == "spectral" else "k-means"
+    what = "k-means on the neighbor graph" if options.clustering == "spectral" else "k-means"
     return f"encoder <code>{html.escape(str(extractor.encoder))}</code>{mirrored}, {what}"
 
 
@@ -298,7 +298,7 @@ def _comparison(choice: Recommendation) -> str:
 def _sizes(assignment: Tensor) -> Any:
     figure, axes = figures.new_figure(8, 2.2)
     size = torch.bincount(assignment).sort(descending=True).values
-    axes[0][0].bar(range(len(size)), size.tolist(), color=figures.COLOURS["icm"], width=0.8)
+    axes[0][0].bar(range(len(size)), size.tolist(), color=figures.COLORS["icm"], width=0.8)
     axes[0][0].set_title("examples per cluster, largest first", fontsize=10, loc="left", color=figures.INK)
     return figure
 

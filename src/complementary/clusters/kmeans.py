@@ -1,4 +1,4 @@
-"""k-means on CPU or GPU: k-means++ initialisation, restarts, Lloyd iterations in bounded memory."""
+"""k-means on CPU or GPU: k-means++ initialization, restarts, Lloyd iterations in bounded memory."""
 
 from typing import NamedTuple
 
@@ -16,26 +16,26 @@ class Clusters(NamedTuple):
 
     Attributes:
         assignment: The cluster of each point, int64 [N].
-        centres: float32 [K, D].
-        inertia: Sum of squared distances of the points to their centres.
+        centers: float32 [K, D].
+        inertia: Sum of squared distances of the points to their centers.
     """
 
     assignment: Tensor
-    centres: Tensor
+    centers: Tensor
     inertia: float
 
 
 def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, iterations: int = 300) -> Clusters:
     """Cluster points with k-means.
 
-    Each restart ends when the centres hardly move (1e-4 of the mean variance, as in scikit-learn) or no assignment
-    changes. Random numbers are drawn on the CPU, so the same seed gives the same initial centres on every device.
+    Each restart ends when the centers hardly move (1e-4 of the mean variance, as in scikit-learn) or no assignment
+    changes. Random numbers are drawn on the CPU, so the same seed gives the same initial centers on every device.
 
     Args:
         points: float [N, D], on any device.
         clusters: Number of clusters K, 1 to N.
-        seed: Determines the initial centres.
-        restarts: Number of initialisations; the result with the lowest inertia is returned.
+        seed: Determines the initial centers.
+        restarts: Number of initializations; the result with the lowest inertia is returned.
         iterations: Maximum number of Lloyd iterations per restart.
     """
     if not 1 <= clusters <= len(points):
@@ -52,7 +52,7 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
     starts = (_start(points, norms, clusters, seed, r) for r in range(restarts))
     runs = (_lloyd(points, norms, start, iterations) for start in starts)
     best = min(runs, key=lambda run: run.inertia)
-    return best._replace(centres=(best.centres + middle).float())
+    return best._replace(centers=(best.centers + middle).float())
 
 
 def _start(points: Tensor, norms: Tensor, clusters: int, seed: int, restart: int) -> Tensor:
@@ -73,23 +73,23 @@ def _start(points: Tensor, norms: Tensor, clusters: int, seed: int, restart: int
     return points[chosen]
 
 
-def _lloyd(points: Tensor, norms: Tensor, centres: Tensor, iterations: int) -> Clusters:
-    assignment, distance = assign(points, centres, norms)
+def _lloyd(points: Tensor, norms: Tensor, centers: Tensor, iterations: int) -> Clusters:
+    assignment, distance = assign(points, centers, norms)
     still = 1e-4 * float(points.var(0, unbiased=False).mean())
     for _ in range(iterations):
-        before, centres = centres, _means(points, assignment, distance, centres)
-        moved, distance = assign(points, centres, norms)
-        settled = torch.equal(moved, assignment) or float((centres - before).square().sum()) <= still
+        before, centers = centers, _means(points, assignment, distance, centers)
+        moved, distance = assign(points, centers, norms)
+        settled = torch.equal(moved, assignment) or float((centers - before).square().sum()) <= still
         assignment = moved
         if settled:
             break
-    return Clusters(assignment, centres, float(distance.double().sum()))
+    return Clusters(assignment, centers, float(distance.double().sum()))
 
 
-def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor) -> Tensor:
-    """New centres [K, D]; an empty cluster moves to the point that is farthest from its centre."""
-    count = torch.bincount(assignment, minlength=len(centres)).to(points.dtype)
-    total = torch.zeros_like(centres).index_add_(0, assignment, points)
+def _means(points: Tensor, assignment: Tensor, distance: Tensor, centers: Tensor) -> Tensor:
+    """New centers [K, D]; an empty cluster moves to the point that is farthest from its center."""
+    count = torch.bincount(assignment, minlength=len(centers)).to(points.dtype)
+    total = torch.zeros_like(centers).index_add_(0, assignment, points)
     empty = (count == 0).nonzero()[:, 0]
     means = total / count.clamp_min(1)[:, None]
     if len(empty):
@@ -97,25 +97,25 @@ def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor
     return means
 
 
-def assign(points: Tensor, centres: Tensor, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Find the nearest centre of each point.
+def assign(points: Tensor, centers: Tensor, norms: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Find the nearest center of each point.
 
     Args:
         points: float [N, D].
-        centres: float [K, D].
+        centers: float [K, D].
         norms: Squared lengths of the points, [N], if they are known already.
 
     Returns:
-        The index of the nearest centre, int64 [N], and the squared distance to it, [N].
+        The index of the nearest center, int64 [N], and the squared distance to it, [N].
     """
     norms = points.square().sum(1) if norms is None else norms
     parts = []
     for part, lengths in zip(points.split(CHUNK), norms.split(CHUNK), strict=True):
-        distance, nearest = _squared(part, lengths, centres).min(1)
+        distance, nearest = _squared(part, lengths, centers).min(1)
         parts.append((nearest, distance))
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
-def _squared(points: Tensor, norms: Tensor, centres: Tensor) -> Tensor:
+def _squared(points: Tensor, norms: Tensor, centers: Tensor) -> Tensor:
     """Squared distances [N, K] by |a|^2 - 2ab + |b|^2: one matrix product instead of N x K x D differences."""
-    return torch.addmm(norms[:, None] + centres.square().sum(1), points, centres.T, alpha=-2).clamp_min(0)
+    return torch.addmm(norms[:, None] + centers.square().sum(1), points, centers.T, alpha=-2).clamp_min(0)

@@ -215,7 +215,7 @@ _CIFAR20 = replace(  # CIFAR-100 with its 20 superclasses
 )
 
 
-def _labelled(base: NamedSet, name: str, labels: str, file: str, format: str) -> NamedSet:
+def _labeled(base: NamedSet, name: str, labels: str, file: str, format: str) -> NamedSet:
     """The images of ``base`` with complementary labels from a file of their own."""
     places = ((file, format),)
     return replace(base, name=name, labels=labels, places=places, downloads=(), sha256={}, base=base.name)
@@ -225,18 +225,18 @@ def _human(base: NamedSet, name: str) -> NamedSet:
     """CLCIFAR: three labels per image by human annotators. The authors publish no checksums of the pickles."""
     address = "https://clcifar.s3.us-west-2.amazonaws.com/"
     download = Download("https", address, "clcifar", {f"{name}.pkl": ""})
-    return replace(_labelled(base, name, "human", f"{name}.pkl", "clcifar"), downloads=(download,))
+    return replace(_labeled(base, name, "human", f"{name}.pkl", "clcifar"), downloads=(download,))
 
 
 def _simulated(base: NamedSet, name: str) -> NamedSet:
     """One label per image, drawn from the transition matrix published for the human annotators."""
-    named = _labelled(base, f"{name}-simulated", "simulated", f"{name}-transition.csv", "matrix")
+    named = _labeled(base, f"{name}-simulated", "simulated", f"{name}-transition.csv", "matrix")
     return replace(named, seed=1126)
 
 
 def _by_model(base: NamedSet, name: str) -> NamedSet:
     """ACLCIFAR: several labels per image by a vision-language model, repeats merged."""
-    return _labelled(base, name, "model", f"{name}.npz", "npz")
+    return _labeled(base, name, "model", f"{name}.npz", "npz")
 
 
 _DIGITS = replace(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from complementary import files, networks
-from complementary.augment.crop import normalise
+from complementary.augment.crop import normalize
 from complementary.data.rows import Rows
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.batches import chunks
@@ -78,9 +78,9 @@ def extract_features(
     batch = batch or (2048 if mean.device.type == "cuda" else 256)
     parts = list[Tensor]()
     for part in chunks(images, mean.device, batch):
-        features = backbone.features(normalise(part, mean, std))
+        features = backbone.features(normalize(part, mean, std))
         if mirror:
-            mirrored = backbone.features(normalise(part.flip(-1), mean, std))
+            mirrored = backbone.features(normalize(part.flip(-1), mean, std))
             features = F.normalize(features.float()) + F.normalize(mirrored.float())
         parts.append(features)
         progress(min(batch * len(parts), len(images)))

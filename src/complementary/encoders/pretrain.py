@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from complementary import data, files
-from complementary.augment.crop import normalise
+from complementary.augment.crop import normalize
 from complementary.augment.views import NUMBERS, Views
 from complementary.config import PretrainConfig
 from complementary.data import Dataset
@@ -177,7 +177,7 @@ class Pretrainer(TrainingLoop):
         # evenly over the set, because long tails are sorted by class
         spread = torch.arange(min(count, 1024), device=self.device) * count // min(count, 1024)
         inputs, positions = self.locate(spread, None)
-        x = normalise(inputs[positions], self.mean, self.std)
+        x = normalize(inputs[positions], self.mean, self.std)
         z = F.normalize(self.objective.project(x).float())
         return float(z.std(0).mean() * z.shape[1] ** 0.5)
 
@@ -257,7 +257,7 @@ def two_views(
         A scalar.
     """
     draws = (views.read(numbers, (images.shape[2], images.shape[3])) for numbers in (first, second))
-    pair = (normalise(255 * views.apply(images, draw), mean, std) for draw in draws)
+    pair = (normalize(255 * views.apply(images, draw), mean, std) for draw in draws)
     loss: Tensor = objective(*(x.contiguous(memory_format=torch.channels_last) for x in pair))
     return loss
 

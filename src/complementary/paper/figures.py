@@ -13,9 +13,9 @@ from complementary.paper.compare import EntryResult, common, comparable, entry_r
 from complementary.paper.published import EPOCHS
 from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
 from complementary.paper.studies import NOISE, PROTOCOLS, STUDIES, Protocol, Study
-from complementary.reports.figures import COLOURS, INK, new_figure, png
+from complementary.reports.figures import COLORS, INK, new_figure, png
 
-MORE_COLOURS = (
+MORE_COLORS = (
     *("#7a5aa6", "#b3485b", "#4a8fa3", "#8c7a2c", "#5b6570", "#c46a9a", "#3f6b3f"),
     *("#a3a0d8", "#e0a3ad", "#9fd0de", "#d6c980", "#b0b8c0", "#7d3c98", "#1f4e5f"),
 )
@@ -88,8 +88,8 @@ def links(figures: Figures, folder: Path, page: Path) -> dict[tuple[str, Protoco
 # --- plots ----------------------------------------------------------------------------------------------------------
 
 
-def _colour(method: str, among: Sequence[str]) -> str:
-    return COLOURS.get(method) or MORE_COLOURS[among.index(method) % len(MORE_COLOURS)]
+def _color(method: str, among: Sequence[str]) -> str:
+    return COLORS.get(method) or MORE_COLORS[among.index(method) % len(MORE_COLORS)]
 
 
 def _label(each: EntryResult) -> str:
@@ -139,7 +139,7 @@ def _groups(axis: Any, found: list[EntryResult], methods: list[str]) -> None:
         label = None if method in seen else method
         seen.add(method)
         error = {"yerr": _deviation(each), "ecolor": INK} if _deviation(each) else {}
-        axis.bar(x, _mean(each), width * 0.92, color=_colour(method, methods), label=label, **error)
+        axis.bar(x, _mean(each), width * 0.92, color=_color(method, methods), label=label, **error)
         if number is not None:
             axis.plot([x], [number.mean], "D", color="white", markeredgecolor=INK, markersize=4)
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
@@ -155,8 +155,8 @@ def _rows(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     counts = [len(members) for members in panels.values()]
     figure, axes = new_figure(7.5, 0.6 * len(panels) + 0.26 * sum(counts), rows=len(panels), height_ratios=counts)
     for axis, (title, members) in zip(axes[:, 0], panels.items(), strict=True):
-        colours = [_colour(each.entry.setting.mix, []) for each in members]
-        axis.barh(range(len(members)), list(map(_mean, members)), 0.75, color=colours)
+        colors = [_color(each.entry.setting.mix, []) for each in members]
+        axis.barh(range(len(members)), list(map(_mean, members)), 0.75, color=colors)
         axis.set_yticks(range(len(members)), [each.entry.method for each in members], fontsize=8)
         axis.invert_yaxis()
         for place, each in enumerate(members):
@@ -178,7 +178,7 @@ def _lines(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     for name, members in groups.items():
         xs = [_value(each.entry.method) for each in members]
         ys, errors = [_mean(each) for each in members], [_deviation(each) for each in members]
-        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=_colour(name, list(groups)))
+        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=_color(name, list(groups)))
     values = [_value(entry.method) for entry in study.entries]
     margin = 0.05 * (max(values) - min(values))
     axis.set_xlim(min(values) - margin, max(values) + margin)  # the whole sweep, however much of it was run
@@ -200,15 +200,15 @@ def _scatter(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     axis, methods = axes[0][0], [entry.method for entry in study.entries]
     ours = {each.entry.method: each for each in found if each.runs.spread("oracle_noise_ratio") is not None}
     for entry in study.entries:
-        each, colour, label = ours.get(entry.method), _colour(entry.method, methods), entry.method
+        each, color, label = ours.get(entry.method), _color(entry.method, methods), entry.method
         noise = None if each is None else each.runs.spread("oracle_noise_ratio")
         x = None if noise is None else 100 * noise.mean
         if each is not None:
-            axis.plot([x], [_mean(each)], "o", label=label, color=colour)
+            axis.plot([x], [_mean(each)], "o", label=label, color=color)
         free = entry.setting.mix == "none" or MIXED_WITHIN[entry.setting.mix] == "truth"
         place = entry.noise.mean if entry.noise else 0.0 if free else x
         if entry.published is not None and place is not None:
-            shown = {"label": label if each is None else None, "markeredgecolor": colour, "markersize": 5}
+            shown = {"label": label if each is None else None, "markeredgecolor": color, "markersize": 5}
             axis.plot([place], [entry.published.mean], "D", color="white", **shown)
     axis.set_xlabel("noisy mixes, % (oracle)", fontsize=9)
     return _finish(figure, axis, study, found, protocol)
@@ -229,7 +229,7 @@ def _gradients(study: Study, results: Results, protocol: Protocol) -> Any:
         n = f"n = {len(runs.seeds)}"
         for axis, (metric, title) in zip(row, GRADIENT_METRICS.items(), strict=True):
             for method in methods:
-                axis.plot(*_curve(runs, method, metric, per_epoch), label=method, color=_colour(method, methods))
+                axis.plot(*_curve(runs, method, metric, per_epoch), label=method, color=_color(method, methods))
             axis.set_title(f"{title} / |f|²; {data}, protocol {protocol}, {n}", fontsize=10, loc="left", color=INK)
             axis.set_xlabel("epoch", fontsize=9)
     axes[0][-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

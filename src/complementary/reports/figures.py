@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 INK, GRID = "#22272e", "#d9dee4"
-COLOURS = {"none": "#8a939e", "mixup": "#d1843a", "icm": "#2f6fb3", "micm": "#2c8c6b"}
+COLORS = {"none": "#8a939e", "mixup": "#d1843a", "icm": "#2f6fb3", "micm": "#2c8c6b"}
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -93,7 +93,7 @@ def show_image(axis: Any, image: Any, cmap: str = "gray") -> None:
 
 
 def curves(histories: dict[str, list[list[dict[str, Any]]]], keys: dict[str, str]) -> Any:
-    """Draw learning curves: one colour per mixer, a thin line per seed and a thick one for the mean.
+    """Draw learning curves: one color per mixer, a thin line per seed and a thick one for the mean.
 
     Args:
         histories: Mixer -> one history (rows of metrics) per seed.
@@ -108,9 +108,9 @@ def curves(histories: dict[str, list[list[dict[str, Any]]]], keys: dict[str, str
             series = [[row[key] for row in run] for run in runs]
             epochs = range(1, len(series[0]) + 1)
             for one in series:
-                axis.plot(epochs, one, color=COLOURS.get(name, INK), alpha=0.25, linewidth=0.8)
+                axis.plot(epochs, one, color=COLORS.get(name, INK), alpha=0.25, linewidth=0.8)
             mean = [statistics.fmean(values) for values in zip(*series, strict=True)]
-            axis.plot(epochs, mean, color=COLOURS.get(name, INK), linewidth=2, label=name)
+            axis.plot(epochs, mean, color=COLORS.get(name, INK), linewidth=2, label=name)
         axis.set_title(title, fontsize=10, loc="left", color=INK)
         axis.set_xlabel("epoch", fontsize=9)
     axes[0][0].legend(frameon=False, fontsize=9)
@@ -123,7 +123,7 @@ def bars(values: dict[str, list[float]], title: str) -> Any:
     axis = axes[0][0]
     for place, (name, numbers) in enumerate(values.items()):
         percent = [100 * n for n in numbers]
-        axis.bar(place, statistics.fmean(percent), color=COLOURS.get(name, INK), width=0.6)
+        axis.bar(place, statistics.fmean(percent), color=COLORS.get(name, INK), width=0.6)
         axis.plot([place] * len(percent), percent, "o", color=INK, markersize=3)
         axis.text(place, max(percent) + 0.3, f"{statistics.fmean(percent):.1f} %", ha="center", fontsize=9, color=INK)
     axis.set_xticks(range(len(values)), list(values))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from complementary import files, networks
-from complementary.augment.crop import luminance, normalise
+from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
 from complementary.data.arrays import ExampleFile, open_npz, read_bytes, read_example_file
 from complementary.data.images import SUFFIXES, decode_into, find_images
@@ -63,7 +63,7 @@ class Predictor:
             )
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
-        parts = [self.network(normalise(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
+        parts = [self.network(normalize(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
         return torch.cat(parts).float().softmax(1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from complementary import networks, scores
 from complementary.augment import auto
-from complementary.augment.crop import CropAndFlip, CropDraw, default_padding, normalise
+from complementary.augment.crop import CropAndFlip, CropDraw, default_padding, normalize
 from complementary.config import Config
 from complementary.data.rows import Rows
 from complementary.encoders.frozen import FrozenEncoder
@@ -97,7 +97,7 @@ class Trainer(TrainingLoop):
         raw: Tensor = self.take(self.augment, inputs, positions, moves)
         if self.policy is not None:
             raw = self.policy(raw, random)
-        return normalise(raw, self.task.mean, self.task.std), self.task.excluded[index].float()
+        return normalize(raw, self.task.mean, self.task.std), self.task.excluded[index].float()
 
     def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         self.model.train()
@@ -110,10 +110,10 @@ class Trainer(TrainingLoop):
             x, excluded = self.mix(self.mixer, x, excluded, self.task.cluster, index, draw, random)
         with self.engine.autocast():
             logits = self.forward(self.model, x)
-        loss, labelled = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
+        loss, labeled = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        loss = self.processes.average_gradients(self.model, loss.detach(), labelled)
+        loss = self.processes.average_gradients(self.model, loss.detach(), labeled)
         self.optimizer.step()
         return loss
 
@@ -122,10 +122,10 @@ class Trainer(TrainingLoop):
 
         In the published code (``alone = black``) examples without a label count too.
         """
-        labelled = (excluded.sum(1) > 0).sum()
+        labeled = (excluded.sum(1) > 0).sum()
         if self.config.variant.alone == "black":
-            return losses.mean(), torch.ones_like(labelled)
-        return losses.sum() / labelled.clamp_min(1), labelled
+            return losses.mean(), torch.ones_like(labeled)
+        return losses.sum() / labeled.clamp_min(1), labeled
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Trainer(TrainingLoop):
         task, prefetch = self.task, True if self.streamed else None
         with self.engine.autocast():
             parts = [
-                self.model(normalise(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)
+                self.model(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)
             ]
         return torch.cat(parts).float()
 
