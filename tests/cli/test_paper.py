@@ -40,7 +40,7 @@ def test_paper_runs_shows_exports_and_pages_a_study(cll, tiny, tmp_path):  # noq
     assert "s-nl, mlp, 1 epoch (the paper: 300)): mean" in out
     assert (tmp_path / "first.png").read_bytes().startswith(b"\x89PNG")
     assert "6 of 6 cells done" in out
-    assert out.count(" (2)") == 3 * 2
+    assert out.count(" (2)") == 3 * 3
     status, out, _ = cll("paper", "tiny", "--seeds", 1, "--protocol", "paper", "--where", "mix=icm", *SMALL)
     assert (status, "1 of 1 cell" in out) == (0, True)
 
@@ -65,6 +65,34 @@ def test_paper_runs_shows_exports_and_pages_a_study(cll, tiny, tmp_path):  # noq
     assert cll(*page, "--check")[0] == 0
     (tmp_path / "page.md").write_text("")
     assert cll(*page, "--check")[0] == 2
+
+
+@pytest.mark.slow
+def test_paper_run_spends_the_time_on_open_runs(cll, tiny, tmp_path):  # noqa: F811
+    budget = ("paper", "run", "--device", "cpu", "--seeds", 2, "--pack", 1, *SMALL)
+    status, _, error = cll(*budget, "--minutes", 5)
+    assert (status, "No run on a CPU was measured yet" in error) == (2, True)
+    cll("paper", "tiny", "--seeds", 1, "--where", "mix=none", "--device", "cpu", *SMALL)
+    status, out, _ = cll(*budget, "--minutes", 5, "--dry-run")
+    assert (status, out.splitlines()[0].startswith("5 runs in about 0 minutes, 1 side by side")) == (0, True)
+    assert "Not in the cache: cifar10, " in out
+    assert len(list((tmp_path / "runs" / "paper" / "runs").iterdir())) == 1
+    status, _, error = cll(*budget, "--minutes", 1e-6)
+    assert (status, "less than the shortest open run" in error, "(--minutes)" in error) == (2, True, True)
+    status, out, _ = cll(*budget, "--minutes", 5)
+    assert (status, "5 of 5 cells done, 0 failed" in out) == (0, True)
+    status, _, error = cll(*budget, "--minutes", 5)
+    assert (status, "Nothing is open" in error) == (2, True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_paper_run_without_a_gpu_says_what_it_would_take(cll, tiny, store, add_run):  # noqa: F811
+    add_run(tiny.entries[0], 0.3, images_per_second=100.0)
+    asked = ("paper", "run", "--minutes", 100, "--store", store)
+    status, out, error = cll(*asked)
+    assert (status, out, "no GPU here. 8 runs are open" in error, "a GPU" in error) == (2, "", True, True)
+    status, out, _ = cll(*asked, "--dry-run")
+    assert (status, "at the speed measured on a GPU" in out) == (0, True)
 
 
 def test_paper_noise_is_counted_without_training(cll, noisy, tmp_path, monkeypatch):  # noqa: F811
@@ -149,6 +177,10 @@ def test_paper_dry_run_lists_every_run_once(cll, tmp_path):
         (("show", "main", "--protocol", "paper", "--out", "x"), ("'cll paper main --protocol paper'",)),
         (("export",), ("runs/paper", "(--store)")),
         (("list", "--foo"), ("--foo",)),
+        (("run", "--minutes", 0), ("minutes is 0", "(--minutes)")),
+        (("run", "--minutes", -1), ("minutes is -1", "(--minutes)")),
+        (("run", "--minutes", 5, "--on", "ray"), ("on is ray", "(--on)")),
+        (("run", "--minutes", 5), ("No run on a GPU was measured",)),
         (("main", "losses", "--plot", "x.png"), ("2 were named", "(--plot)")),
         (("page", "--out", "no/page.md"), ("no/page.md",)),
         (("page", "--check", "--out", "page.md"), ("page.md",)),
@@ -171,6 +203,16 @@ def test_paper_names_a_damaged_file_and_can_skip_it(cll, store):  # noqa: F811
     status, out, error = cll("paper", "show", "intra", "--store", store, "--skip-damaged", "--blank")
     assert (status, "37.17 ± 0.30" in out) == (0, True)
     assert "skipped" in error
+
+
+def test_paper_run_with_results_of_other_code_is_one_line(cll, store, add_run):  # noqa: F811
+    path = add_run(entry_of("intra", "intra-class"), 0.5)
+    path.write_text(path.read_text().replace('"batch"', '"batch_size"'))
+    status, _, error = cll("paper", "run", "--minutes", 5, "--store", store)
+    assert (status, error.count("\n"), path.name in error, "batch_size" in error) == (2, 1, True, True)
+    path.write_text('{"loss": 0.3, "step": 7}')  # a result of another program
+    status, _, error = cll("paper", "run", "--minutes", 5, "--store", store)
+    assert (status, error.count("\n")) == (2, 1)
 
 
 def test_paper_show_has_what_was_run_or_everything(cll, store, add_run, tmp_path):  # noqa: F811

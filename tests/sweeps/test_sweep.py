@@ -10,7 +10,7 @@ from complementary.errors import UserError
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.local import LocalExecutor
 from complementary.sweeps.results import read_results
-from complementary.sweeps.sweep import Ended, Sweep, SweepFolder, read_status
+from complementary.sweeps.sweep import Ended, Sweep, SweepFolder, TimeLimit, read_status
 from complementary.sweeps.worker import RunCells
 from complementary.training.run import run
 from tests.helpers import run_files
@@ -69,6 +69,16 @@ def test_sweep_runs_every_cell_once_as_cll_train_does(folder, quick, tmp_path):
     assert "epoch 2/2 loss" in folder.log(grid[0].key).read_text()
     found = read_results([folder.root]).rows
     assert sorted(row["config_hash"][:16] for row in found) == sorted(cell.key for cell in grid)
+
+
+def test_sweep_with_a_time_limit_starts_only_what_can_end(folder, quick):
+    grid = cells(quick, seed=[0, 1, 2])
+    seconds = dict(zip([cell.key for cell in grid], (1.0, 9999.0, 1.0), strict=True))
+    done, outcome = sweep(grid, folder, limit=TimeLimit(time.monotonic() + 600, seconds))
+    assert done == [grid[0].key, grid[2].key]
+    assert outcome == dict.fromkeys(done, "")
+    assert sweep(grid, folder)[0] == [grid[1].key]  # the same grid continues
+    assert sweep(cells(quick, seed=[7]), folder, limit=TimeLimit(time.monotonic() - 1, {}))[1] == {}
 
 
 def test_sweep_skips_finished_cells_and_adds_new_ones(folder, quick, caplog):

@@ -1,6 +1,7 @@
 """``cll paper``: the paper's tables and figures, each as one command."""
 
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,11 +15,13 @@ from complementary.files import atomic_write
 from complementary.paper.published import EPOCHS
 from complementary.paper.studies import PROTOCOLS, RUNNERS, STUDIES, Protocol, Study, study
 from complementary.reports import tables
+from complementary.reports.tables import counted
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import parse_where
-from complementary.sweeps.sweep import SweepFolder
+from complementary.sweeps.sweep import SweepFolder, TimeLimit
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
+    from complementary.paper.plan import OpenRuns, Plan, Speeds
     from complementary.paper.store import Results
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ USAGE = """usage: cll paper list                  all tables and figures of the 
        cll paper NAME [options]        run a study, or what is missing of it, then show it
        cll paper noise [options]       a study without training: noise ratios, seconds each on a CPU
        cll paper gradients [options]   bias and variance of gradients during a training
+       cll paper run --minutes N       spend N minutes on the most informative open runs
        cll paper show NAME [options]   our numbers beside the published ones, from stored results
        cll paper status [options]      how much of each study was run
        cll paper export [options]      copy the results to small files
@@ -87,6 +91,45 @@ class RunStudies(Execution):
             raise UserError(
                 f"One figure shows one study, but {len(self.names)} were named; use cll paper show.", "plot"
             )
+        folder = self.assignments_from
+        require(folder is None or folder.is_dir(), "assignments_from", folder, "a folder of clusters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFor(Execution):
+    """Spend a given time on the most informative open runs of all studies, then stop.
+
+    First seeds come before second ones, published cells before other settings, and comparisons that need few further
+    runs before others. A run starts only if it is expected to end in time; the same command continues later. Costs come
+    from the measured speed of stored runs. Datasets that are not in the cache are left out.
+
+    Example: cll paper run --minutes 30 --dry-run
+    """
+
+    minutes: float
+    """The time, in minutes."""
+    protocol: Protocol | None = None
+    """ours or paper; by default paper for as-coded, else ours."""
+    seeds: int = 3
+    """Number of seeds that are wanted of each setting."""
+    epochs: int = EPOCHS
+    """Epochs of each run."""
+    assignments_from: Path | None = None
+    """A folder of stored clusters; by default results/clusters, if it exists."""
+    store: Path = RUNS
+    """Folder of the runs. Runs in results/paper count too."""
+    pack: int = 4
+    """Runs that share one process, side by side: for small networks on a large GPU."""
+    dry_run: bool = False
+    """Only show the plan."""
+
+    def check(self) -> None:
+        """Raise if an option has an impossible value."""
+        super().check()
+        require(self.minutes > 0, "minutes", self.minutes, "above 0")
+        require(self.seeds >= 1, "seeds", self.seeds, "at least 1")
+        require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        require(self.on == "local", "on", self.on, "local, because only local runs can be stopped in time")
         folder = self.assignments_from
         require(folder is None or folder.is_dir(), "assignments_from", folder, "a folder of clusters")
 
@@ -170,6 +213,7 @@ class Page(Reading):
 def main(arguments: list[str]) -> None:
     """The command ``cll paper``."""
     verbs: dict[str, tuple[Any, Any]] = {
+        "run": (RunFor, run_for),
         "show": (Show, show),
         "status": (ShowStatus, show_status),
         "export": (Export, export),
@@ -257,6 +301,106 @@ def _plot(path: Path | None, chosen: Study, found: "Results", protocol: Protocol
         from complementary.reports.figures import png
 
         atomic_write(path, png(draw(chosen, found, protocol)))
+
+
+# --- run for a given time -------------------------------------------------------------------------------------------
+
+
+def run_for(options: RunFor) -> None:
+    """Plan what fits into the time, show the plan, and run it."""
+    from complementary.engine.backend import choose_device
+    from complementary.paper import plan
+    from complementary.sweeps.local import devices
+
+    options.check()
+    has_gpu = choose_device(options.device).type == "cuda"
+    speeds, found = _open_runs(options, has_gpu)
+    if not found.runs:
+        absent = f" Not in the cache: {', '.join(found.unavailable)}." if found.unavailable else ""
+        raise UserError(f"Nothing is open: every setting of the datasets in the cache has its runs.{absent}")
+    if not (has_gpu or options.device == "cpu" or options.dry_run):
+        minutes = plan.cost(found.runs, options.pack)
+        raise UserError(
+            f"There is no GPU here. {counted(len(found.runs), 'run')} are open, about {minutes:.0f} minutes on "
+            f"{speeds.device} with {options.pack} side by side. Small networks also run on the device cpu.",
+            "device",
+        )
+    here = has_gpu or options.device == "cpu"
+    workers = len(devices(options.device, options.workers, options.gpus_per_run)) if here else 1
+    chosen = plan.fit(found.runs, options.minutes, workers * options.pack)
+    if not chosen.runs:
+        least = min(found.runs, key=lambda run: run.minutes + run.encoder_minutes)
+        raise UserError(
+            f"{options.minutes:g} minutes are less than the shortest open run takes: {least.cell.name}, about "
+            f"{least.minutes + least.encoder_minutes:.1f} minutes.",
+            "minutes",
+        )
+    print(_shown_plan(chosen, found, speeds, workers * options.pack), end="")
+    if not options.dry_run:
+        _run_plan(chosen, options)
+
+
+def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
+    """What is open, at the speed of this device; without a GPU, at that of a GPU unless the CPU was chosen."""
+    from complementary.engine.backend import choose_device, device_name
+    from complementary.paper import plan
+    from complementary.paper.store import RunSettings, read
+
+    known = read([path for path in (options.store, KEPT) if path.exists()])
+    for_gpu = options.device != "cpu"
+    device = device_name(choose_device(options.device)) if has_gpu or not for_gpu else "a GPU"
+    speeds = plan.Speeds.of(known.rows, device)
+    if speeds is None:
+        raise UserError(
+            f"No run on a {'GPU' if for_gpu else 'CPU'} was measured yet, so the time of a run is not known; run one "
+            "first, such as: cll paper intra --seeds 1 --where mix=intra-class."
+        )
+    clusters = options.assignments_from or (CLUSTERS if CLUSTERS.is_dir() else None)
+    settings = RunSettings(options.seeds, options.epochs, assignments=clusters)
+    cached = _cached_encoders(plan.open_runs(known, settings, speeds, options.protocol))
+    return speeds, plan.open_runs(known, settings, speeds, options.protocol, cached)
+
+
+def _cached_encoders(found: "OpenRuns") -> set[str]:
+    """The encoders that need no pretraining. Loads the datasets of the runs that might need one."""
+    from complementary import data
+    from complementary.paper import noise
+
+    first = {run.encoder: run.cell.config for run in found.runs if run.encoder}
+    loaded = {name: data.load(name) for name in {config.dataset.data for config in first.values()}}
+    return {name for name, c in first.items() if not noise.needs_pretraining(c, loaded[c.dataset.data])}
+
+
+def _shown_plan(chosen: "Plan", found: "OpenRuns", speeds: "Speeds", lanes: int) -> str:
+    from complementary.paper import plan
+
+    rows, paid = [], set[str]()
+    for run in chosen.runs:
+        pretrained = run.encoder_minutes if run.encoder not in paid else 0.0
+        paid.add(run.encoder)
+        rows.append([run.cell.key, run.cell.name, run.study, run.kind, f"{run.minutes:.1f}", f"{pretrained:.1f}"])
+    header = ["key", "run", "study", "why", "minutes", "encoder"]
+    taken = {run.cell.key for run in chosen.runs}
+    left = [run for run in found.runs if run.cell.key not in taken]
+    lines = [
+        f"{counted(len(chosen.runs), 'run')} in about {chosen.minutes:.0f} minutes, {lanes} side by side, at the speed "
+        f"measured on {speeds.device}.",
+        f"{counted(len(left), 'run')} stay open, about {plan.cost(left, lanes):.0f} minutes.",
+    ]
+    lines += [f"Not in the cache: {', '.join(found.unavailable)}; see cll data get."] * bool(found.unavailable)
+    return tables.text("\n".join(lines), [tables.Table("", header, rows, 4)])
+
+
+def _run_plan(chosen: "Plan", options: RunFor) -> None:
+    ends = time.monotonic() + 60 * options.minutes
+    seconds, paid = dict[str, float](), set[str]()
+    for run in chosen.runs:
+        pretrained = run.encoder_minutes if run.encoder not in paid else 0.0
+        paid.add(run.encoder)
+        seconds[run.cell.key] = 60 * (run.minutes + pretrained)
+    cells = [run.cell for run in chosen.runs]
+    run_cells(cells, SweepFolder(options.store), options, "cll paper run", TimeLimit(ends, seconds))
+    print(f"The same command continues. Tables: cll paper page, after cll paper export --store {options.store}")
 
 
 # --- show -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from complementary.config import ADVANCED
 from complementary.errors import require
 from complementary.reports.tables import counted
 from complementary.sweeps.grid import Cell, read_grid
-from complementary.sweeps.sweep import STATES, Executor, Status, Sweep, SweepFolder, read_status
+from complementary.sweeps.sweep import STATES, Executor, Status, Sweep, SweepFolder, TimeLimit, read_status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,9 @@ def check_data(cells: list[Cell]) -> None:
             data.load(name)  # imported by the user, or an error
 
 
-def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, prog: str) -> None:
+def run_cells(
+    cells: list[Cell], folder: SweepFolder, options: Execution, prog: str, limit: TimeLimit | None = None
+) -> None:
     """Run cells and print what came of it. Exits with status 1 if some failed, with 130 if it was stopped.
 
     Args:
@@ -131,13 +133,15 @@ def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, prog: 
         folder: The folder of the sweep.
         options: Where and how.
         prog: Name of the command, for the message about Ctrl-C.
+        limit: Time after which the sweep ends; what is left then can be run later.
     """
     with folder.claim():
         executor = options.executor(folder)
         try:
             with _sigterm_as_ctrl_c():
                 # on Ray a task is a whole pack; a local process gives each of its lanes one cell after another
-                outcome = Sweep(cells, folder, executor, options.pack if options.on == "ray" else 1).run()
+                pack = options.pack if options.on == "ray" else 1
+                outcome = Sweep(cells, folder, executor, pack, limit).run()
         except KeyboardInterrupt:
             done = sum(folder.result(cell.key).exists() for cell in cells)
             print(
@@ -147,7 +151,7 @@ def run_cells(cells: list[Cell], folder: SweepFolder, options: Execution, prog: 
         finally:
             executor.close()
     failed = sum(bool(error) for error in outcome.values())
-    print(f"{len(cells) - failed} of {counted(len(cells), 'cell')} done, {failed} failed: {folder.root}")
+    print(f"{len(outcome) - failed} of {counted(len(cells), 'cell')} done, {failed} failed: {folder.root}")
     if failed:
         print(f"cll sweep status {folder.root} shows why; the same command retries them.")
         raise SystemExit(1)

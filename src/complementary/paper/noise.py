@@ -93,13 +93,18 @@ def _has_clusters(config: Config) -> bool:
     return config.mixed_within != "clusters" or config.cluster.assignments is not None
 
 
+def needs_pretraining(config: Config, dataset: Dataset) -> bool:
+    """Whether an encoder would have to be pretrained first: it is neither stored nor cached."""
+    if _has_clusters(config) or not EncoderSpec.parse(config.cluster.encoder).is_pretrained_here:
+        return False
+    extractor = FeatureExtractor(config, dataset, Subset.of(config).index(dataset))
+    return not (encoder_folder(extractor.pretraining, dataset) / "result.json").exists()
+
+
 def _check_encoder(config: Config, dataset: Dataset) -> None:
     """Raise if an encoder would have to be pretrained first."""
     cluster = config.cluster
-    if _has_clusters(config) or not EncoderSpec.parse(cluster.encoder).is_pretrained_here:
-        return
-    extractor = FeatureExtractor(config, dataset, Subset.of(config).index(dataset))
-    if not (encoder_folder(extractor.pretraining, dataset) / "result.json").exists():
+    if needs_pretraining(config, dataset):
         raise UserError(
             f"no clusters of {cluster.encoder} for these images are stored, and {cluster.encoder} was not pretrained "
             f"on them for {cluster.pretrain_epochs} epochs; name a folder of assignments, or allow pretraining, which "

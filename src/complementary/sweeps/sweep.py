@@ -19,7 +19,8 @@ This module does not import torch.
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -159,6 +160,28 @@ def _epochs(cell: Cell) -> int:
 # --- running ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class TimeLimit:
+    """A time after which a sweep ends. A task is left out if it is not expected to end in time.
+
+    Attributes:
+        ends: When the sweep ends, on the clock of `time.monotonic`. Tasks that still run then can be resumed later.
+        seconds: Key of each cell -> seconds that it is expected to take.
+    """
+
+    ends: float
+    seconds: Mapping[str, float]
+
+    def admits(self, cells: Sequence[Cell]) -> bool:
+        """Whether a task is expected to end in time if it starts now."""
+        return time.monotonic() + max(self.seconds[cell.key] for cell in cells) <= self.ends
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.ends
+
+
 class Sweep:
     """One execution of a grid.
 
@@ -167,17 +190,25 @@ class Sweep:
         folder: Where to run; the caller must have claimed it (`SweepFolder.claim`).
         executor: Who runs the cells.
         pack: Cells per task. More than one run side by side in one worker, and end together.
+        limit: Time after which the sweep ends, whatever is left; None: none.
     """
 
-    def __init__(self, cells: Sequence[Cell], folder: SweepFolder, executor: Executor, pack: int = 1) -> None:
-        self.cells, self.folder, self.executor, self.pack = cells, folder, executor, pack
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        folder: SweepFolder,
+        executor: Executor,
+        pack: int = 1,
+        limit: TimeLimit | None = None,
+    ) -> None:
+        self.cells, self.folder, self.executor, self.pack, self.limit = cells, folder, executor, pack, limit
         self.outcome: dict[str, str] = {}
 
     def run(self) -> dict[str, str]:
         """Run all cells that are not done.
 
         Returns:
-            The key of each cell -> '' or why it failed.
+            The key of each cell -> '' or why it failed. Cells that the time limit left out are not in it.
         """
         self.folder.write_plan(self.cells)
         finished = self.folder.finished()
@@ -189,8 +220,12 @@ class Sweep:
         waiting = [left[i : i + self.pack] for i in range(0, len(left), self.pack)]
         running: dict[str, list[Cell]] = {}
         while waiting or running:
+            if self.limit is not None and self.limit.is_over:
+                break
             while waiting and self.executor.free:
                 cells = waiting.pop(0)
+                if self.limit is not None and not self.limit.admits(cells):
+                    continue
                 running[cells[0].key] = cells
                 self.executor.submit(cells[0].key, cells)
             for ended in self.executor.wait(1.0):
