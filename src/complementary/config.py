@@ -1,4 +1,4 @@
-"""The configuration of a run: frozen dataclasses, built alike from Python, TOML and the command line.
+"""The configuration of a run: frozen dataclasses, built from Python, TOML or the command line.
 
 A configuration has options and, one level down, sections (dataclasses of options). Option names are unique over all
 sections, so options can be given flat:
@@ -78,7 +78,7 @@ class BaseConfig:
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
 
 
-_HINTS: dict[type, dict[str, Any]] = {}  # typing.get_type_hints is slow, and asked for thousands of times
+_HINTS: dict[type, dict[str, Any]] = {}  # typing.get_type_hints is slow, and this is called thousands of times
 
 
 def hints_of(kind: type) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def differences(a: BaseConfig, b: BaseConfig) -> list[str]:
 
 
 def _canonical(options: Any) -> dict[str, Any]:
-    """All options by section; whole numbers become floats where a float is meant, since 1 and 1.0 are one setting."""
+    """All options by section. An int becomes a float if the option is a float, so that 1 and 1.0 have the same hash."""
     values = {}
     for name, hint in hints_of(type(options)).items():
         value = getattr(options, name)

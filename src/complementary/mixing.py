@@ -1,8 +1,8 @@
 """Mixing of examples: Mixup, Intra-Cluster Mixup (ICM), its multiple form (MICM) and variants for studies.
 
 A mixer maps ``(x [B, ...], excluded [B, K], cluster [B])`` to mixed ``(x, excluded)`` of the same shapes. It does not
-depend on the training loop. A row of the result whose ``excluded`` is all zero has no part in the loss. A call is
-`draw` (all random numbers of a batch) followed by `apply` (a pure function, which can be compiled).
+depend on the training loop. A row of the result whose ``excluded`` is all zero does not contribute to the loss. A call
+is `draw` (all random numbers of a batch) followed by `apply` (a pure function, which can be compiled).
 
     >>> import torch
     >>> from complementary.mixing import ICM

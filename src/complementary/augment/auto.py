@@ -14,8 +14,8 @@ a device, which copies its tables there).
 
 For 512 color images of 32 x 32 pixels on one CPU core, cutout takes 5 ms, RandAugment and AutoAugment 60 to 80 ms.
 
-The fifteen operations of RandAugment and AutoAugment are batched: every image has an operation of its own and passes
-three stages, at most one of which changes it:
+The fifteen operations of RandAugment and AutoAugment are batched: every image has its own operation and passes three
+stages, at most one of which changes it:
 
 1. an affine gather: shear, translate, rotate (nearest pixel);
 2. a lookup table of 256 values per image and channel: brightness, contrast, posterize, solarize, invert, autocontrast,
@@ -91,7 +91,7 @@ def magnitudes(operation: Operation, bins: int, height: int, width: int) -> list
 
 
 def operate(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int | Tensor = 0) -> Tensor:
-    """Apply an operation of its own to each image.
+    """Apply one operation to each image.
 
     Args:
         images: uint8 [B, C, H, W].

@@ -62,7 +62,7 @@ def _row(root: Path, name: str) -> tuple[str, ...]:
 
 
 def _state(root: Path, name: str) -> tuple[str, dict[str, Any] | None]:
-    """What the last column says, and the manifest of a dataset in the cache."""
+    """The text of the last column, and the manifest of a dataset in the cache."""
     try:
         manifest = cache.read_manifest(root, name)
     except cache.Damaged:

@@ -41,7 +41,7 @@ class RunOptions:
     compile: bool = field(default=True, metadata=ADVANCED)
     """Compile the network (GPU only; takes about half a minute at the start)."""
     deterministic: bool = field(default=False, metadata=ADVANCED)
-    """Bitwise equal results in every run on a GPU, too (slower). On a CPU this is always so."""
+    """Bitwise equal results in every run on a GPU, too (slower). On a CPU results are always bitwise equal."""
     stream: Literal["auto", "always", "never"] = field(default="auto", metadata=ADVANCED)
     """Prefetch batches from a memory map instead of keeping all inputs on the device. auto: if they need more than half
     of the free GPU memory."""
@@ -106,7 +106,7 @@ def parse(kind: type[AnyOptions], arguments: Sequence[str], prog: str) -> AnyOpt
         prog: Name of the command, such as "cll cluster".
 
     Returns:
-        An instance of ``kind``. A `UserError` of its checks is raised as it is.
+        An instance of ``kind``. A `UserError` of its checks is not caught.
     """
     return cast(AnyOptions, _read(kind, arguments, prog).build())
 

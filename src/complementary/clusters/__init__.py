@@ -1,1 +1,1 @@
-"""From images to the clusters that examples are mixed inside."""
+"""Clusters that examples are mixed within: features, k-means, spectral embedding, evaluation."""

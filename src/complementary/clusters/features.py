@@ -43,7 +43,7 @@ STORED = Path("results/encoders")  # encoders of the repository, if the working 
 class FeatureExtractor:
     """Computes the features of the examples of one run.
 
-    Nothing is computed before it is asked for. Features of many examples are cached on disk, and those of the training
+    Everything is computed on first use. Features of many examples are cached on disk, and those of the training
     examples are also kept in memory.
 
     Attributes:
@@ -234,7 +234,7 @@ class FeatureExtractor:
 def cached_encoder(
     config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Callable[[Any], None] | None = None
 ) -> Path:
-    """Pretrain an encoder in the cache, or resume or await its pretraining, unless it is finished.
+    """Pretrain an encoder in the cache unless it is there: resume its pretraining, or wait for another process.
 
     Returns:
         The folder of the encoder.

@@ -97,7 +97,7 @@ def judge(
     Args:
         assignment: The cluster of each example, int [N].
         excluded: Complementary labels, [N, K].
-        transition: How the labels arose, [K, K]; None: taken as uniform.
+        transition: Transition matrix of the labels, [K, K]; None: uniform.
         truth: True labels, int [N]; None: no oracle metrics.
         batch: Batch size of the training; partners are drawn from the batch.
         as_coded: Also compute the noise ratios of the published code.
@@ -182,7 +182,7 @@ def recommend_clusters(
         assignments: The cluster of each example, int [N], for each number of clusters.
         points: Features, [N, D].
         excluded: Complementary labels, [N, K].
-        transition: How the labels arose, [K, K]; None: taken as uniform.
+        transition: Transition matrix of the labels, [K, K]; None: uniform.
         truth: int [N]; None: no oracle metrics.
     """
     transition = _or_uniform(transition, excluded)

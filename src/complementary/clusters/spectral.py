@@ -1,6 +1,6 @@
 """Spectral embedding: the leading eigenvectors of the neighbor graph, as the input of k-means.
 
-k-means assumes round clusters, which the classes seldom are. Members of a class are linked by chains of neighbors, and
+k-means assumes round clusters, but classes are rarely round. Members of a class are linked by chains of neighbors, and
 linked points are close to each other in this embedding (Ng, Jordan and Weiss 2001).
 """
 

@@ -114,7 +114,7 @@ def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
         Images uint8 [N, C, H, W], or vectors float32 [N, D]. Values beyond the range of float32 become infinity.
 
     Raises:
-        UserError: The shape, the type or the number of channels is another one.
+        UserError: The shape, the type or the number of channels is not supported.
     """
     array = np.asarray(X)
     found = f"{name} has type {array.dtype} and shape {list(array.shape)}"
@@ -138,7 +138,7 @@ def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
 
 
 def to_tensor(array: NDArray[np.generic]) -> Tensor:
-    """Without a copy if the array is contiguous, also if it is not writable: data is only read."""
+    """Convert without a copy if the array is contiguous. The tensor must only be read: the array may be read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(array))

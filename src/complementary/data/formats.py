@@ -85,8 +85,8 @@ def _check_paths(path: Path, names: Iterable[str]) -> None:
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise UserError(
-                f"{path} contains the unsafe path {name!r}, which no official file does. Nothing was read: get the "
-                "file again from its official source."
+                f"{path} contains the unsafe path {name!r}, so nothing was read; get the file again from its official "
+                "source."
             )
 
 

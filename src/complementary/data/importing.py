@@ -347,7 +347,7 @@ class _Part:
         rows, key = np.flatnonzero(self.good), f"{self.split}/inputs"
         if not self.inputs[:1].size or not len(rows):
             raise UserError(f"None of the {self.split} examples is usable.")
-        if gray or not self.good.all() or key not in draft.arrays():  # decoded images are there already
+        if gray or not self.good.all() or key not in draft.arrays():  # decoded images are already in the draft
             draft.save(key, self.inputs[rows, :1] if gray else self.inputs[rows])
         for kind, labels in (("excluded", self.matched.excluded), ("truth", self.matched.truth)):
             if labels is not None:
@@ -356,7 +356,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Importer:
-    """Reads what `import_dataset` is to import; see there for the fields."""
+    """Reads the files of an import; the fields are the arguments of `import_dataset`."""
 
     path: Path
     labels: Path | None

@@ -91,7 +91,7 @@ def load_npz(path: Path) -> Dataset:
 def user_moments(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """`moments` of a user's train inputs; for images with 6 decimals."""
     if not inputs.size:
-        return (), ()  # `Dataset` refuses it
+        return (), ()  # an error in `Dataset`
     mean, std = moments(inputs)
     if inputs.ndim == 4:
         mean, std = tuple(round(m, 6) for m in mean), tuple(round(s, 6) or 1.0 for s in std)

@@ -1,8 +1,8 @@
-"""The named datasets: an entry each, no code for any single one.
+"""The named datasets, as data: there is no code for a single dataset.
 
 SHA-256 checksums are those of the *decoded* arrays (bytes in C order, integers as little-endian int64), so a dataset
-is the same whatever source and format it came from. Some are missing: the train images of KMNIST and the CLCIFAR
-pickles were not available when this was written; simulated labels depend on PyTorch's random numbers.
+is the same for every source and format. Some are missing: the train images of KMNIST and the CLCIFAR pickles were not
+available when this was written; simulated labels depend on PyTorch's random numbers.
 """
 
 from collections.abc import Mapping

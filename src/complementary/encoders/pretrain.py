@@ -219,7 +219,7 @@ class Pretrainer(TrainingLoop):
         files.write_checkpoint(path, self.objective.backbone.state_dict(), record)
 
     def result(self) -> dict[str, Any]:
-        """The result of a finished pretraining; an empty dictionary in all processes but rank 0."""
+        """The result of a finished pretraining; an empty dictionary in all processes except rank 0."""
         if not self.processes.is_main:
             return {}
         views = 2 * len(self.history) * self.steps_per_epoch * self.batch

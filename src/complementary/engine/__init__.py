@@ -1,1 +1,1 @@
-"""How anything is trained: devices, captured steps, the loop, checkpoints. Knows nothing of labels."""
+"""Training infrastructure: devices, CUDA graphs, the training loop, run folders. Independent of the kind of labels."""

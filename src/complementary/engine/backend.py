@@ -326,7 +326,7 @@ def release_memory() -> None:
 
 @functools.cache
 def _stream(device: torch.device, lane: int) -> torch.cuda.Stream:
-    """The stream of a lane. Torch hands out its 32 streams of a priority in turn, so the same ones are reused."""
+    """The stream of a lane. Torch has only 32 streams of a priority, which new ones share, so they are reused."""
     return torch.cuda.Stream(device)
 
 

@@ -29,7 +29,7 @@ Progress = Callable[["TrainingLoop"], None]
 
 
 class TrainingLoop(ABC):
-    """A training in progress: position, order of the examples, health and history.
+    """A training in progress: position, order of the examples, check for NaN, and history.
 
     Args:
         config_hash: Identifies the configuration.
@@ -241,7 +241,7 @@ class TrainingLoop(ABC):
         return (1 + math.cos(math.pi * done)) / 2
 
     def lr_value(self, lr: float) -> Any:
-        """A learning rate for an optimizer: a tensor on a GPU, so that a captured step sees it change."""
+        """A learning rate for an optimizer: a tensor on a GPU, so that it can change in a captured step."""
         return torch.tensor(lr, device=self.device) if self.device.type == "cuda" else lr
 
     # --- checkpoints ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class RunFolder:
         finished: Whether the folder contains the result of this run.
 
     Raises:
-        UserError: Another process uses the folder, or it contains something else than this run.
+        UserError: Another process uses the folder, or it contains something other than this run.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RunFolder:
         """Write the result; the checkpoint is no longer needed.
 
         Returns:
-            The result; an empty dictionary in all processes but rank 0.
+            The result; an empty dictionary in all processes except rank 0.
         """
         if not self.processes.is_main:
             return {}

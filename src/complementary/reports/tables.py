@@ -107,7 +107,7 @@ def _latex(cell: str) -> str:
 
 
 FORMATS: dict[str, Callable[[str, Sequence[Table]], str]] = {"text": text, "markdown": markdown, "latex": latex}
-"""Formats for reading: heading and tables in, text out."""
+"""Formats for people: heading and tables -> text."""
 
 
 def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -21,7 +21,7 @@ from complementary.training.run import run
 
 log = logging.getLogger(__name__)
 
-LOCK_SECONDS = 60.0  # the process of a node that Ray gave up may hold the run until it notices
+LOCK_SECONDS = 60.0  # a process on a node that Ray considers dead may hold the lock for a while
 
 
 @dataclass(frozen=True)

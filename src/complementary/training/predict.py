@@ -26,9 +26,9 @@ class Predictor:
         network: The network.
         classes: Names of the classes.
         shape: Shape of one input.
-        mean: Mean of what the network is given, per channel [C] or feature [D].
+        mean: Mean of the inputs of the network, per channel [C] or feature [D].
         std: Standard deviation, as ``mean``.
-        encoder: Computes the features that the network is given; None: it is given the inputs themselves.
+        encoder: Computes the features that are the inputs of the network; None: its inputs are the examples.
     """
 
     network: networks.Network
@@ -146,7 +146,7 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
 
 
 def _only_array(path: Path) -> ExampleFile | None:
-    """The content of an .npz file with a single array, whatever its name."""
+    """The content of an .npz file with a single array of any name; None for other files."""
     if path.suffix.lower() != ".npz":
         return None
     found = open_npz(read_bytes(path), str(path))

@@ -53,7 +53,7 @@ def run(
         processes: The processes that share the work.
 
     Returns:
-        The result, which is also written to result.json; empty in all processes but rank 0.
+        The result, which is also written to result.json; empty in all processes except rank 0.
     """
     if out is None:
         trainer = build_trainer(config, device, dataset, processes, progress)

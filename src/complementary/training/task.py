@@ -1,7 +1,7 @@
 """From a configuration and a dataset to the tensors of a training: labels, clusters, inputs and validation split.
 
-True labels stop here, except those of oracle mixers and of the test set. Metrics that need them are in the
-``data_summary`` of a task, under names that begin with ``oracle``.
+True labels are not passed on to the training, except those of oracle mixers and of the test set. Metrics that need them
+are in the ``data_summary`` of a task, under names that begin with ``oracle``.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Task:
         train: Inputs of the training examples, [N, ...]; they may stay in a memory map.
         train_index: Their positions in the training split of the dataset, int64 [N], on the CPU.
         excluded: Their complementary labels, uint8 [N, K].
-        cluster: What they are mixed within, int64 [N]; None: anything.
+        cluster: The group that each is mixed within, int64 [N]; None: all examples.
         validation: Inputs of the validation split, which selects the epoch, [V, ...].
         validation_index: Their positions in the training split of the dataset, int64 [V], on the CPU.
         validation_excluded: Their complementary labels, uint8 [V, K].
@@ -204,7 +204,7 @@ def _inputs(extractor: FeatureExtractor) -> _Inputs:
 
 
 def _cluster(extractor: FeatureExtractor, truth: Tensor | None) -> Tensor | None:
-    """What examples are mixed within: clusters or, for oracles, true classes, int64 [M]; None: anything."""
+    """The groups that examples are mixed within: clusters or, for oracles, true classes, int64 [M]; None: one group."""
     config = extractor.config
     if config.mixed_within == "clusters":
         return clusters_of(extractor)
