@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from complementary.errors import UserError
@@ -119,13 +120,20 @@ def read_transition(path: str | Path, classes: int | None = None) -> Tensor:
         float64 [K, K].
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")  # np.loadtxt would download a URL
-        matrix = np.loadtxt(text.splitlines(), delimiter=",", ndmin=2) if text.strip() else np.zeros((0, 0))
+        content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"The transition matrix {path} cannot be read ({error.strerror or error}).") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not a matrix of numbers separated by commas: {error}.") from None
+    matrix = parse_matrix(content, str(path))
     return check_transition(torch.from_numpy(matrix), classes, name=f"The transition matrix {path}")
+
+
+def parse_matrix(content: bytes, name: str) -> NDArray[np.float64]:
+    """Parse a CSV file of numbers -> float64 [rows, columns], [0, 0] if it is empty. ``name`` is for messages."""
+    try:
+        text = content.decode()
+        return np.loadtxt(text.splitlines(), delimiter=",", ndmin=2) if text.strip() else np.zeros((0, 0))
+    except ValueError as error:
+        raise UserError(f"{name} is not a matrix of numbers separated by commas: {error}.") from None
 
 
 def parse(spec: str, classes: int, option: str | None = None) -> Tensor:

@@ -11,10 +11,9 @@ from PIL import Image
 from complementary import files
 from complementary.config import PretrainConfig, options_of, read_toml
 from complementary.encoders.objectives import OBJECTIVES
-from tests.helpers import narrow_networks
+from tests.helpers import PRETRAIN_FILES, narrow_networks, run_files
 
 FAST = ("--epochs", 2, "--batch", 256, "--device", "cpu")
-LEFT = ("config.toml", "metrics.jsonl", "encoder.safetensors")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def photos(tmp_path):
 
 
 def contents(folder):
-    return [(folder / name).read_bytes() for name in LEFT]
+    return run_files(folder, PRETRAIN_FILES)
 
 
 def test_pretrain_help_names_every_option(cll):
@@ -56,7 +55,7 @@ def test_pretrain_writes_a_run_and_prints_the_result(cll, tmp_path, encoder):
     assert f"cll cluster --data digits --encoder run:{tmp_path / 'x'}" in out
     config = read_toml(tmp_path / "x" / "config.toml", PretrainConfig)
     assert config == PretrainConfig(encoder=encoder, epochs=2, batch=256, probe_every=2)
-    assert all((tmp_path / "x" / name).exists() for name in LEFT)
+    assert all((tmp_path / "x" / name).exists() for name in PRETRAIN_FILES)
 
 
 def test_pretrain_without_probe_has_no_oracle(cll, tmp_path):

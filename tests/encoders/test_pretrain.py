@@ -23,7 +23,7 @@ from complementary.encoders.objectives import OBJECTIVES, MoCoV3, Objective, cos
 from complementary.encoders.pretrain import Pretrainer, build_objective, two_views, views_for
 from complementary.errors import UserError
 from complementary.rng import generator
-from tests.helpers import narrow_networks
+from tests.helpers import PRETRAIN_FILES, narrow_networks, run_files
 
 CPU = torch.device("cpu")
 STEPS = 1437 // 128
@@ -136,10 +136,6 @@ def test_resume_from_a_checkpoint_is_bitwise_equal(tmp_path, encoder, stop):
     assert same(whole.tensors(), resumed.tensors())
 
 
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in ("encoder.safetensors", "metrics.jsonl", "config.toml")}
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("encoder", OBJECTIVES)
@@ -159,7 +155,7 @@ def test_resume_after_random_kills_is_bitwise_equal(tmp_path, encoder, in_child)
         assert status in (0, signal.SIGKILL), "a resumed run must not fail"
         kills += status == signal.SIGKILL
     assert kills >= 2
-    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
+    assert run_files(tmp_path / "killed", PRETRAIN_FILES) == run_files(tmp_path / "alone", PRETRAIN_FILES)
 
 
 # --- results ------------------------------------------------------------------------------------------------------

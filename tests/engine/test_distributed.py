@@ -25,11 +25,11 @@ from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
 from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
+from tests.helpers import run_files
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
 )  # of forks, which save the time of importing torch
-FILES = ("last.safetensors", "selected.safetensors", "metrics.jsonl", "config.toml")
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, holdou
     in_two(interrupted)
     assert files.read_checkpoint(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
     in_two(lambda processes: run(config, tmp_path / "cut", device="cpu", processes=processes, resume=True) and None)
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    assert run_files(tmp_path / "cut") == run_files(tmp_path / "whole")
 
 
 def test_join_processes_without_torchrun():
@@ -445,11 +445,7 @@ def test_resume_after_one_process_died_is_bitwise_equal(tmp_path, in_child, in_t
     record = files.read_checkpoint(tmp_path / "killed" / "checkpoint.safetensors")[1]
     assert (record["epoch"], record["step"]) == (1, 6)
     in_two(lambda processes: run(config, tmp_path / "killed", device="cpu", processes=processes, resume=True) and None)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
-
-
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in FILES}
+    assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")
 
 
 @pytest.mark.slow
@@ -473,7 +469,7 @@ def test_torchrun_after_kill_reports_once_and_resumes_bitwise(tmp_path, in_two):
     process = torchrun(out, "--resume")
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
-    assert contents(out) == contents(tmp_path / "alone")
+    assert run_files(out) == run_files(tmp_path / "alone")
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_read_examples_from_csv(tmp_path, text, names):
         ("o.npz", {"a": np.array([{"a": 1}], dtype=object)}, "cannot be read as .npz"),
         ("two.npz", {"a": VECTORS, "b": VECTORS}, "contains a, b; expected inputs"),
         ("float.npz", {"images": IMAGES / 255}, r"float64 .*\[3, 4, 4\]; images must be uint8"),
-        ("nan.npy", np.where(VECTORS == 2, np.nan, VECTORS), "example 1 holds NaN or infinity"),
+        ("nan.npy", np.where(VECTORS == 2, np.nan, VECTORS), "example 1 contains NaN"),
         ("text.csv", "a,b\n1,2\n3,x\n", "line 3: expected 2 numbers, found '3,x'"),
         ("empty.csv", "", "is empty"),
         ("none.npy", None, "cannot be read"),

@@ -82,7 +82,12 @@ def _check_inputs(name: str, inputs: Tensor) -> None:
         )
     if inputs.numel() == 0:
         raise UserError(f"{name} contains no examples: its inputs have shape {list(inputs.shape)}.")
-    if vectors and not bool(torch.isfinite(inputs).all()):
+    check_finite(name, inputs)
+
+
+def check_finite(name: str, inputs: Tensor) -> None:
+    """Raise if a vector contains NaN or infinity. ``name``: start of the message; ``inputs``: as in `Split`."""
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
         raise UserError(f"{name}: example {row} contains NaN or infinity; clean or drop such rows first.")
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from complementary.data.arrays import Arrays, as_integers, decode_npz, open_npz, read_bytes
 from complementary.data.dataset import as_inputs
 from complementary.errors import UserError, import_optional
+from complementary.transitions import parse_matrix
 
 Files = dict[str, bytes]
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".deb")
@@ -311,10 +312,7 @@ def _json_labels(files: Files, name: str) -> NDArray[np.int64]:
 def decode_matrix(files: Files) -> Arrays:
     """A CSV of numbers -> ``transition`` float64 [K, K]."""
     name, content = next(iter(files.items()))
-    try:
-        return {"transition": np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)}
-    except ValueError as error:
-        raise UserError(f"{name} is not a matrix of numbers separated by commas: {error}.") from None
+    return {"transition": parse_matrix(content, name)}
 
 
 def _decode_one_npz(files: Files) -> Arrays:

@@ -64,16 +64,18 @@ def text(heading: str, tables: Sequence[Table]) -> str:
     """Columns aligned with spaces."""
     blocks = [heading]
     for table in tables:
-        widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
-        lines = [_aligned(cells, widths, table.keys) for cells in (table.header, *table.rows)]
+        lines = align([table.header, *table.rows], [i >= table.keys for i in range(len(table.header))])
         lines.insert(1, "-" * len(max(lines, key=len)))
         blocks.append("\n".join([*([table.title] if table.title else []), *lines]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _aligned(cells: list[str], widths: list[int], keys: int) -> str:
-    padded = [c.ljust(w) if i < keys else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-    return "  ".join(padded).rstrip()
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Pad the cells of each column to the same width -> one line per row. ``right``: columns to align on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = list(zip(widths, right, strict=True))
+    padded = ([c.rjust(w) if r else c.ljust(w) for c, (w, r) in zip(row, columns, strict=True)] for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]
 
 
 def markdown(heading: str, tables: Sequence[Table]) -> str:

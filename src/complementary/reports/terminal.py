@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from complementary.reports.tables import align
+
 if TYPE_CHECKING:  # rich is imported on first use: commands that only print help need to start quickly
     from rich.progress import Progress, TaskID
 
@@ -231,15 +233,9 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+( ± [\d.,]+)?( %)?|[?–-]?")
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """Print an aligned table on stdout; columns of numbers are right-aligned. ``header`` may be empty."""
-    lines = [*([list(header)] if header else []), *map(list, rows)]
-    columns = list(zip(*lines, strict=True))
-    numeric = [i > 0 and all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(map(len, column)) for column in columns]
-    if title:
-        print(title)
-    for line in lines:
-        cells = zip(line, widths, numeric, strict=True)
-        print("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells).rstrip())
+    lines = [*([header] if header else []), *rows]
+    numeric = [i > 0 and all(map(_NUMBER.fullmatch, column)) for i, column in enumerate(zip(*rows, strict=True))]
+    print("\n".join([*([title] if title else []), *align(lines, numeric or [False] * len(header))]))
 
 
 def format_size(count: float) -> str:

@@ -12,6 +12,7 @@ from complementary import files, networks
 from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
 from complementary.data.arrays import ExampleFile, open_npz, read_bytes, read_example_file
+from complementary.data.dataset import check_finite
 from complementary.data.images import SUFFIXES, decode_into, find_images
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.run_folder import read_result
@@ -138,9 +139,7 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
         raise UserError(f"{path} is not an image, a folder, or a .npy, .npz or .csv file.")
     table = _only_array(path) or read_example_file(path)
     inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
-        raise UserError(f"{path}: example {row} holds NaN or infinity; clean or drop such rows first.")
+    check_finite(str(path), inputs)
     numbered = [str(i) for i in range(len(inputs))]
     return (None if table.keys == numbered else table.keys), inputs
 
