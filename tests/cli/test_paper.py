@@ -68,6 +68,22 @@ def test_paper_runs_shows_exports_and_pages_a_study(cll, tiny, tmp_path):  # noq
 
 
 @pytest.mark.slow
+def test_paper_smoke_runs_every_study_on_the_digits(cll, tmp_path):
+    status, out, _ = cll("paper", "smoke")
+    lines = out.splitlines()
+    assert (status, len(lines)) == (0, len(STUDIES) + 1)
+    assert [line.partition(":")[0] for line in lines[:-1]] == list(STUDIES)
+    assert [line for line in lines[:-1] if not line.endswith("figure")] == ["p-values: 2 runs, table"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_paper_smoke_names_a_study_that_fails(cll, monkeypatch):
+    monkeypatch.setattr("complementary.sweeps.worker.run", lambda *_, **__: 1 / 0)
+    status, _, error = cll("paper", "smoke", "intra")
+    assert (status, "The study intra failed" in error, "ZeroDivisionError" in error) == (2, True, True)
+
+
+@pytest.mark.slow
 def test_paper_run_spends_the_time_on_open_runs(cll, tiny, tmp_path):  # noqa: F811
     budget = ("paper", "run", "--device", "cpu", "--seeds", 2, "--pack", 1, *SMALL)
     status, _, error = cll(*budget, "--minutes", 5)

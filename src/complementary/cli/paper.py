@@ -1,6 +1,7 @@
 """``cll paper``: the paper's tables and figures, each as one command."""
 
 import logging
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ USAGE = """usage: cll paper list                  all tables and figures of the 
        cll paper noise [options]       a study without training: noise ratios, seconds each on a CPU
        cll paper gradients [options]   bias and variance of gradients during a training
        cll paper run --minutes N       spend N minutes on the most informative open runs
+       cll paper smoke                 try every study in a minute on a CPU, with tiny data
        cll paper show NAME [options]   our numbers beside the published ones, from stored results
        cll paper status [options]      how much of each study was run
        cll paper export [options]      copy the results to small files
@@ -135,6 +137,19 @@ class RunFor(Execution):
 
 
 @dataclass(frozen=True)
+class Smoke:
+    """Run every study in seconds on a CPU, with digits of 8 x 8 pixels, a linear network and one epoch.
+
+    The numbers mean nothing: it shows that every study runs here, and gives a table and a figure.
+    """
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """The studies; by default all of them."""
+    store: Path | None = None
+    """Folder of the runs; by default a temporary one."""
+
+
+@dataclass(frozen=True)
 class Reading:
     """Where results are read from."""
 
@@ -214,6 +229,7 @@ def main(arguments: list[str]) -> None:
     """The command ``cll paper``."""
     verbs: dict[str, tuple[Any, Any]] = {
         "run": (RunFor, run_for),
+        "smoke": (Smoke, smoke),
         "show": (Show, show),
         "status": (ShowStatus, show_status),
         "export": (Export, export),
@@ -401,6 +417,19 @@ def _run_plan(chosen: "Plan", options: RunFor) -> None:
     cells = [run.cell for run in chosen.runs]
     run_cells(cells, SweepFolder(options.store), options, "cll paper run", TimeLimit(ends, seconds))
     print(f"The same command continues. Tables: cll paper page, after cll paper export --store {options.store}")
+
+
+def smoke(options: Smoke) -> None:
+    """Run every study on the digits, one line each."""
+    from complementary.paper import smoke
+
+    chosen, started = [study(name) for name in options.names or STUDIES], time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        for one in chosen:
+            found = smoke.smoke(one, options.store or Path(temporary))
+            made = "table and figure" if found.figure else "table"
+            print(f"{one.name}: {counted(found.runs, 'run')}, {made}")
+    print(f"{counted(len(chosen), 'study')} in {time.monotonic() - started:.0f} seconds".replace("studys", "studies"))
 
 
 # --- show -----------------------------------------------------------------------------------------------------------

@@ -83,8 +83,12 @@ def labels_are_given(data: str) -> bool:
 
 
 def alpha_of(setting: Setting) -> float:
-    """The paper's mixing parameter for these images; all mixers of pairs share that of ICM."""
-    return published.alphas()[_images_of(setting)]["micm" if setting.mix == "micm" else "icm"]
+    """The paper's mixing parameter for these images; all mixers of pairs share that of ICM.
+
+    Images that the paper does not have get the default.
+    """
+    known = published.alphas().get(_images_of(setting))
+    return Config().mixing.alpha if known is None else known["micm" if setting.mix == "micm" else "icm"]
 
 
 def _images_of(setting: Setting) -> str:
