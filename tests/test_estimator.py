@@ -189,6 +189,13 @@ def test_pipeline_and_grid_search_work_without_true_labels(digits):
     assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
 
 
+def test_score_with_complementary_labels_warns_about_the_worst_model(digits, fitted):
+    _, vectors, truth, excluded = digits
+    with pytest.warns(UserWarning, match="significantly below chance"):
+        fitted.score(vectors, excluded.argmax(1))
+    fitted.score(vectors, truth)  # no warning: warnings are errors in the tests
+
+
 def test_pickle_gives_the_same_predictions(digits, fitted):
     _, vectors, _, _ = digits
     copy = pickle.loads(pickle.dumps(fitted))

@@ -138,9 +138,12 @@ def test_scores_of_a_better_classifier_are_better():
         assert found == sorted(found)
 
 
-def test_ure_of_a_singular_matrix_is_finite():
-    matrix = torch.full((4, 4), 0.25, dtype=torch.float64)
-    assert bool(torch.isfinite(ure(logits_for(4), torch.eye(4)[[0, 1, 2, 3, 0, 1]], matrix)))
+@pytest.mark.parametrize("score", [ure, estimated_accuracy, estimated_accuracy_error])
+@pytest.mark.parametrize("matrix", [torch.full((4, 4), 0.25), transitions.noisy(4, 0.25)], ids=["constant", "noisy"])
+def test_scores_of_a_singular_matrix_are_nan(score, matrix):
+    excluded = torch.eye(4)[[0, 1, 2, 3, 0, 1]]
+    assert bool(torch.isnan(score(logits_for(4), excluded, matrix)))
+    assert bool(torch.isfinite(score(logits_for(4), excluded, transitions.noisy(4, 0.2))))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -1,6 +1,7 @@
 """`ComplementaryClassifier`: ``fit(X, not_y)``, ``predict`` and ``predict_proba`` as in scikit-learn."""
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from complementary.training.trainer import Trainer
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.exceptions import DataConversionWarning, NotFittedError
-except ImportError:  # fit and predict work without scikit-learn; pipelines and searches do not exist then
+except ImportError:  # fit and predict work without scikit-learn; only pipelines and searches need it
 
     class BaseEstimator:  # type: ignore[no-redef]
         """Replaces scikit-learn's."""
@@ -180,12 +181,18 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return self.classes_[best]  # type: ignore[no-any-return]
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy against *true* labels ``y`` [N]. Without true labels, use `estimated_accuracy`."""
+        """Accuracy against *true* labels ``y`` [N]. Without true labels, use `estimated_accuracy`.
+
+        scikit-learn's searches call this by default. If they pass complementary labels, the best model has the lowest
+        score, so agreement significantly below chance is reported as a warning.
+        """
         predicted, truth = self.predict(X), np.asarray(y)
         if truth.shape != predicted.shape:
             raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        return float(np.average(predicted == truth, weights=weights))
+        accuracy = float(np.average(predicted == truth, weights=weights))
+        _warn_about_complementary_labels(accuracy, len(truth), len(self.classes_))
+        return accuracy
 
     def estimated_accuracy(self, X: ArrayLike, not_y: object) -> float:
         """Accuracy estimated from complementary labels alone, with the transition matrix of the fit.
@@ -294,6 +301,18 @@ def _read_labels(not_y: object, classes: int | None) -> Tensor:
             )
             array = array[:, 0]
     return labels.to_excluded(array, classes)
+
+
+def _warn_about_complementary_labels(accuracy: float, count: int, classes: int) -> None:
+    """Agreement three standard errors below chance means that y most likely says what the examples are not."""
+    chance = 1 / classes
+    if accuracy < chance - 3 * math.sqrt(chance * (1 - chance) / count):
+        warnings.warn(
+            f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below chance "
+            f"({100 * chance:.0f} %). y must contain true labels. If it contains complementary labels, use "
+            "scoring=ComplementaryClassifier.estimated_accuracy, otherwise a search selects the worst model.",
+            stacklevel=3,
+        )
 
 
 def _warn_about_unused_classes(excluded: Tensor) -> None:

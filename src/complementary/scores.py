@@ -43,7 +43,7 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
         transition: [K, K].
 
     Returns:
-        A scalar.
+        A scalar; NaN if the transition is singular.
     """
     return (corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
 
@@ -59,7 +59,8 @@ def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> 
         transition: [K, K].
 
     Returns:
-        A scalar.
+        A scalar; NaN if the transition is singular (such as 10 classes with a tenth of the labels wrong), because the
+        labels then carry no information.
     """
     return _estimates(logits, excluded, transition).mean()
 
@@ -102,9 +103,15 @@ def corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
 
 
 def _inverse(transition: Tensor, like: Tensor) -> Tensor:
-    """T^-1 (the pseudo-inverse if T is singular), on the device of ``like``. [K, K]."""
-    inverse: Tensor = torch.linalg.pinv(transition.double().cpu())
+    """T^-1 on the device of ``like``, NaN if T is singular. [K, K]."""
+    matrix = transition.double().cpu()
+    inverse = torch.full_like(matrix, math.nan) if is_singular(matrix) else torch.linalg.pinv(matrix)
     return inverse.to(like.device, torch.float32)
+
+
+def is_singular(transition: Tensor) -> bool:
+    """Whether the labels of a transition matrix [K, K] do not determine the classes."""
+    return int(torch.linalg.matrix_rank(transition.double().cpu(), rtol=1e-6)) < len(transition)
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     """
     assignment, excluded, transition = assignment.cpu(), excluded.cpu(), transition.cpu()
     unknown = Estimate(float("nan"), float("nan"))
-    if int(torch.linalg.matrix_rank(transition.double(), rtol=1e-6)) < len(transition):
+    if is_singular(transition):
         return unknown
     view = corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the one-hot vector of the class
     count = torch.bincount(assignment)

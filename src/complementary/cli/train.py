@@ -48,7 +48,7 @@ ROWS = {
     "accuracy_last": "test accuracy, last epoch",
     "accuracy_selected": "test accuracy, epoch selected without true labels (SCEL)",
     "accuracy_selected_before_self_training": "the same before self-training",
-    "estimated_accuracy_selected": "accuracy of the selected epoch, estimated without true labels (URE)",
+    "estimated_accuracy_selected": "the same on data like the training data, estimated without true labels (URE)",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (oracle)",
     "oracle_noise_ratio": "mixes with a wrong label (oracle)",
 }
@@ -61,6 +61,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     if result["images_per_second"] is not None:
         rows.append(["training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}"])
     print_table((), rows)
+    if result.get("selected_epoch") is not None and result.get("estimated_accuracy_selected") is None:
+        print("No accuracy estimate: the transition matrix is singular, so the labels do not determine the classes.")
     if result["data"]["uses_oracle"]:
         print("Oracle: this run was trained with the help of true labels.")
     print(f"All files of this run: {out}")

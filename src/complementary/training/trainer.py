@@ -143,7 +143,8 @@ class Trainer(TrainingLoop):
         predicted = None if self.test_logits is None else self.test_logits().argmax(1)
         if logits is not None:
             for score in SCORES:
-                found[score.__name__] = float(score(logits, task.validation_excluded, task.transition))
+                value = float(score(logits, task.validation_excluded, task.transition))
+                found[score.__name__] = None if math.isnan(value) else value  # NaN: the transition is singular
         if predicted is not None and task.test_truth is not None:
             per_class = scores.class_accuracy(predicted, task.test_truth, len(task.classes))
             found["accuracy"] = float((predicted == task.test_truth).double().mean())
