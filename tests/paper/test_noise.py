@@ -3,15 +3,20 @@ import json
 import logging
 
 import pytest
+import torch
+from torch.nn.functional import one_hot
 
-from complementary import data
+from complementary import data, mixing, oracle, transitions
 from complementary.clusters import features
 from complementary.errors import UserError
+from complementary.labels import draw
 from complementary.paper import noise
 from complementary.paper.store import RunSettings, cells_of, measurement_files, read_measurement
 from complementary.paper.studies import PROTOCOLS
+from complementary.rng import generator
 from complementary.sweeps.grid import Cell
 from complementary.training.run import run
+from tests.helpers import scattered_clusters
 
 ONE = RunSettings(seeds=1, epochs=1, pretrain_epochs=1)
 
@@ -100,3 +105,30 @@ def test_noise_in_a_folder_that_cannot_be_created_is_an_error(noisy, store):
     with pytest.raises(UserError, match="file/noise") as caught:
         noise.run(cells(noisy), store / "file", "ours")
     assert caught.value.option == "store"
+
+
+@pytest.mark.parametrize("shuffled", [0.0, 0.3, 0.9])
+def test_expected_noise_follows_from_the_share_of_partners_of_the_same_class(shuffled):
+    """docs/notes/theory.md: (1 - s) (2K - 3) / (K - 1)², and its bounds by purity."""
+    truth, cluster = scattered_clusters(4000, 10, 20, shuffled=shuffled)
+    labels = draw(truth, transitions.uniform(10), seed=3)
+    counted = oracle.noise_ratio(mixing.ICM(1.0), truth, labels, cluster, batch=4000)
+    expected = (1 - oracle.same_class(cluster, truth)) * 17 / 81
+    assert counted == pytest.approx(expected, rel=0.05, abs=1e-9)
+    purity = oracle.purity(cluster, truth)
+    assert (1 - purity) * 17 / 81 <= expected + 1e-3
+    assert expected <= (1 - purity**2 - (1 - purity) ** 2 / 9) * 17 / 81 + 1e-3
+
+
+def test_risk_of_a_mix_is_linear_in_its_label():
+    """docs/notes/theory.md: the terms that Proposition 1 adds are an error."""
+    source = generator(0, "proposition")
+    first, second, predicted = (torch.randint(10, (1000,), generator=source) for _ in range(3))
+    weight = torch.rand(1000, generator=source)
+    soft = weight[:, None] * one_hot(first, 10) + (1 - weight)[:, None] * one_hot(second, 10)
+    risk = (soft * (1 - one_hot(predicted, 10))).sum(1).mean()
+    terms = (weight * (first != predicted) + (1 - weight) * (second != predicted)).mean()
+    added = (weight * (first == predicted) + (1 - weight) * (second == predicted)).mean()
+    assert float(risk) == pytest.approx(float(terms), abs=1e-6)
+    assert float(risk) == pytest.approx(1 - float(added), abs=1e-6)
+    assert float(added) > 0.05
