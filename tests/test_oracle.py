@@ -140,7 +140,7 @@ def test_mixing_inside_purer_clusters_is_less_noisy_and_pure_ones_are_clean():
 
 
 @pytest.mark.parametrize("same_class", [False, True])
-def test_the_oracle_mixers_are_noise_free(same_class):
+def test_oracle_mixers_are_noise_free(same_class):
     truth = tail(10, head=100)
     excluded = labels.draw(truth, transitions.uniform(10))
     assert noise_ratio(ExtraClass(same_class=same_class), truth, excluded, truth, 64) == 0

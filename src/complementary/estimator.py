@@ -15,7 +15,7 @@ from torch import Tensor
 
 from complementary import labels
 from complementary.config import Config
-from complementary.data.dataset import Dataset, Split, as_inputs, moments
+from complementary.data.dataset import Dataset, Split, as_inputs, check_finite, moments
 from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
@@ -278,9 +278,7 @@ def _check_inputs(X: ArrayLike) -> Tensor:
     if array.dtype == object:
         array = array.astype(np.float64)
     inputs = as_inputs(array)
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
-        raise UserError(f"Input X contains NaN or infinity (example {row}); clean or drop such rows first.")
+    check_finite("Input X", inputs)
     return inputs
 
 

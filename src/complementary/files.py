@@ -105,7 +105,7 @@ def read_record(path: Path) -> dict[str, Any]:
 # --- fingerprints: SHA-256 as 64 hexadecimal digits ---------------------------------------------------------------
 
 
-class SupportsSplit(Protocol):
+class _SupportsSplit(Protocol):
     """A tensor, or anything that yields its rows in parts as a tensor does."""
 
     @property
@@ -125,7 +125,7 @@ def fingerprint(tensors: "Mapping[str, Tensor]", text: str = "") -> str:
     return sha.hexdigest()
 
 
-def fingerprint_rows(rows: SupportsSplit) -> str:
+def fingerprint_rows(rows: _SupportsSplit) -> str:
     """SHA-256 of the examples ``rows`` [N, ...] in order, read in parts."""
     sha = hashlib.sha256(f"{rows.dtype} {list(rows.shape)}".encode())
     for part in rows.split(4096):

@@ -45,7 +45,7 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     Returns:
         A scalar; NaN if the transition is singular.
     """
-    return (corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
+    return (_corrected(excluded, transition, logits) * -logits.float().log_softmax(1)).sum(1).mean()
 
 
 def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def estimated_accuracy_error(logits: Tensor, excluded: Tensor, transition: Tenso
 
 def _estimates(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """For each example, an unbiased estimate of "the prediction is right". -> [N]."""
-    return corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]
+    return _corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
 def _per_label(excluded: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def _per_label(excluded: Tensor) -> Tensor:
     return excluded / excluded.sum(1, keepdim=True)
 
 
-def corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
+def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
     """Rows of T^-1 for the labels of each example; their mean is the one-hot vector of the true class.
 
     Args:
@@ -105,11 +105,11 @@ def corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
 def _inverse(transition: Tensor, like: Tensor) -> Tensor:
     """T^-1 on the device of ``like``, NaN if T is singular. [K, K]."""
     matrix = transition.double().cpu()
-    inverse = torch.full_like(matrix, math.nan) if is_singular(matrix) else torch.linalg.pinv(matrix)
+    inverse = torch.full_like(matrix, math.nan) if _is_singular(matrix) else torch.linalg.pinv(matrix)
     return inverse.to(like.device, torch.float32)
 
 
-def is_singular(transition: Tensor) -> bool:
+def _is_singular(transition: Tensor) -> bool:
     """Whether the labels of a transition matrix [K, K] do not determine the classes."""
     return int(torch.linalg.matrix_rank(transition.double().cpu(), rtol=1e-6)) < len(transition)
 
@@ -141,9 +141,9 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     """
     assignment, excluded, transition = assignment.cpu(), excluded.cpu(), transition.cpu()
     unknown = Estimate(float("nan"), float("nan"))
-    if is_singular(transition):
+    if _is_singular(transition):
         return unknown
-    view = corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the one-hot vector of the class
+    view = _corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the one-hot vector of the class
     count = torch.bincount(assignment)
     total = torch.zeros(len(count), view.shape[1], dtype=torch.float64).index_add_(0, assignment, view)
     others = (count[assignment] - 1).clamp_min(1)

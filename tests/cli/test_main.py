@@ -44,7 +44,7 @@ def test_start_up_does_not_import_torch(arguments):
     assert done.returncode == 0, done.stderr
 
 
-def test_no_command_and_an_unknown_one_have_status_2(cll):
+def test_command_missing_or_unknown_has_status_2(cll):
     assert cll()[0] == 2
     status, _, error = cll("tarin")
     assert status == 2
@@ -56,7 +56,7 @@ def test_version(cll):
     assert cll("--version") == (0, f"complementary {__version__}\n", "")
 
 
-def test_missing_package_is_named(cll, monkeypatch):
+def test_main_names_a_missing_package(cll, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     for name in [n for n in sys.modules if n.startswith("complementary.cli.")]:
         monkeypatch.delitem(sys.modules, name)

@@ -201,7 +201,7 @@ def test_pretrain_needs_no_labels(cll, tmp_path, unlabeled):
 
 
 @pytest.mark.parametrize("command", [("train", "--mix", "none"), ("cluster",), ("train", "--labels", "given")])
-def test_other_commands_reject_images_without_labels(cll, tmp_path, unlabeled, command):
+def test_train_and_cluster_reject_images_without_labels(cll, tmp_path, unlabeled, command):
     status, _, error = cll(*command, "--data", unlabeled, "--out", tmp_path / "x")
     assert status == 2
     assert "bare has no labels" in error

@@ -48,7 +48,7 @@ def test_runs_with_different_options_are_not_averaged(cll, results):
     assert "alpha = 0.4" in cll("report", results, "--rows", "loss", "--by", "alpha")[1]
 
 
-def test_repeated_and_damaged_files_are_mentioned(cll, results):
+def test_report_mentions_repeated_and_damaged_files(cll, results):
     (results / "copy.json").write_bytes((results / "0.json").read_bytes())
     status, out, error = cll("report", results)
     assert status == 0
@@ -97,7 +97,7 @@ def test_report_and_status_take_less_than_half_a_second_of_cpu(tmp_path):
         (["{results}", "--out", "/nowhere/table.md"], "/nowhere/table.md"),
     ],
 )
-def test_bad_input_is_one_line(cll, results, tmp_path, options, message):
+def test_report_of_bad_input_is_one_line(cll, results, tmp_path, options, message):
     (tmp_path / "empty").mkdir()
     status, _, error = cll("report", *(o.format(results=results, empty=tmp_path / "empty") for o in options))
     assert status == 2

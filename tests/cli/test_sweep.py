@@ -49,7 +49,7 @@ def wait_for_epochs(out, epochs):
 
 
 @pytest.mark.slow
-def test_interrupted_sweep_resumes_to_the_same_bytes(cll, tmp_path, grid):
+def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid):
     """Ctrl-C, then SIGTERM, in the middle of a cell; then the same command again."""
     out = tmp_path / "out"
     command = [grid(epochs=150), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
@@ -156,7 +156,7 @@ def without_times(text):
     return [re.sub("^.{20}|process.*", "", line) for line in text.splitlines()]
 
 
-def test_second_sweep_in_a_folder_is_refused(cll, tmp_path, grid):
+def test_sweep_in_the_folder_of_a_running_one_is_refused(cll, tmp_path, grid):
     with SweepFolder(tmp_path / "out").claim():
         status, _, error = cll("sweep", grid(), "--out", tmp_path / "out")
     assert status == 2
@@ -180,7 +180,7 @@ def test_second_sweep_in_a_folder_is_refused(cll, tmp_path, grid):
         (["{bad}"], "'epoks' in [grid]"),
     ],
 )
-def test_bad_input_is_one_line(cll, tmp_path, grid, monkeypatch, options, message):
+def test_sweep_of_bad_input_is_one_line(cll, tmp_path, grid, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text("[grid]\nepoks = [1]")
     status, _, error = cll("sweep", *(o.format(grid=grid(), bad=tmp_path / "bad.toml") for o in options))

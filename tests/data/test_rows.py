@@ -23,25 +23,25 @@ def test_rows_are_like_the_tensor_that_they_stand_for(index):
         assert torch.equal(rows.take(part).whole(), tensor[part])
 
 
-def test_nothing_is_copied_before_it_is_wanted():
+def test_rows_are_not_copied_before_use():
     rows = Rows(SOURCE, SOME).take(slice(0, 2)).to(torch.device("cpu"))
     assert rows.source is SOURCE
     assert Rows(SOURCE).whole() is SOURCE
 
 
-def test_on_another_device_there_are_just_the_rows():
+def test_rows_on_another_device_are_a_copy_of_only_these():
     rows = Rows(SOURCE, SOME).to(torch.device("meta"))
     assert rows.index is None
     assert rows.source.shape == (5, 3)
     assert rows.to(torch.device("meta")) is rows
 
 
-def test_all_rows_in_order_need_no_index():
+def test_rows_of_a_whole_source_need_no_index():
     assert rows_of(SOURCE, torch.arange(20)).index is None
     assert rows_of(SOURCE, torch.arange(19)).index is not None
     assert rows_of(SOURCE, torch.arange(20).flip(0)).index is not None
 
 
-def test_a_portion_is_at_least_a_row():
+def test_rows_within_a_size_are_at_least_one():
     assert Rows(SOURCE).rows_within(1) == 1
     assert Rows(SOURCE).rows_within(9) == 3

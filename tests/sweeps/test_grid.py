@@ -82,13 +82,13 @@ def test_cell_names_list_what_varies_or_the_main_options(tmp_path):
         ("epochs = ", "not TOML"),
     ],
 )
-def test_bad_grids_are_reported_with_file_and_key(tmp_path, text, message):
+def test_grid_errors_name_file_and_key(tmp_path, text, message):
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path, text)
     assert str(tmp_path / "grid.toml") in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_grid_is_reported(tmp_path):
+def test_grid_file_that_is_missing_is_reported(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.toml"):
         read_grid(tmp_path / "nowhere.toml")

@@ -175,7 +175,7 @@ class SlowFirst:
 
 
 @slow
-def test_all_tasks_of_a_killed_process_run_again_and_end_once(start, tmp_path):
+def test_tasks_of_a_killed_process_run_again_and_end_once(start, tmp_path):
     executor = start(lanes=2)
     submit(executor, "lingers 1", "lingers 2")
     assert not executor.free

@@ -107,7 +107,7 @@ def test_damaged_files_are_named_and_can_be_skipped(put, tmp_path, harm, reason)
 
 
 @pytest.mark.parametrize("content", ['{"loss_last": 1, "config": {"data": "digits"}}', '{"config": {"training": {}}}'])
-def test_other_json_files_are_ignored_in_a_folder_but_not_by_name(put, tmp_path, content):
+def test_json_files_of_another_kind_are_ignored_in_a_folder_but_not_by_name(put, tmp_path, content):
     put("a.json", 0.1)
     other = tmp_path / "results" / "encoder.json"
     other.write_text(content)
@@ -117,7 +117,7 @@ def test_other_json_files_are_ignored_in_a_folder_but_not_by_name(put, tmp_path,
 
 
 @pytest.mark.parametrize("content", ["{}", "[1, 2]", "null"])
-def test_other_json_in_the_place_of_a_result_of_a_sweep_is_damage(put, tmp_path, content, monkeypatch):
+def test_json_of_another_kind_in_place_of_a_result_of_a_sweep_is_damage(put, tmp_path, content, monkeypatch):
     bad = put("sweep/runs/0123456789abcdef/result.json", 0.2, seed=1)
     put("sweep/runs/fedcba9876543210/result.json", 0.1)
     bad.write_text(content)

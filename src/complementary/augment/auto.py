@@ -102,8 +102,8 @@ def operate(images: Tensor, operation: Tensor, magnitude: Tensor, fill: int | Te
     Returns:
         uint8 [B, C, H, W].
     """
-    images = warp(images, affine(operation, magnitude, images.shape[2], images.shape[3]), fill)
-    images = look_up(images, tables(images, operation, magnitude))
+    images = _warp(images, affine(operation, magnitude, images.shape[2], images.shape[3]), fill)
+    images = _look_up(images, tables(images, operation, magnitude))
     return enhance(images, operation, magnitude)
 
 
@@ -129,7 +129,7 @@ def affine(operation: Tensor, magnitude: Tensor, height: int, width: int) -> Ten
     return torch.stack([torch.stack([cos, x_of_y, shift_x], 1), torch.stack([y_of_x, cos, shift_y], 1)], 1)
 
 
-def warp(images: Tensor, matrix: Tensor, fill: int | Tensor = 0) -> Tensor:
+def _warp(images: Tensor, matrix: Tensor, fill: int | Tensor = 0) -> Tensor:
     """Gather the nearest source pixels by ``matrix`` [B, 2, 3]; ``fill`` outside. [B, C, H, W] -> [B, C, H, W]."""
     count, channels, height, width = images.shape
     x = torch.arange(width, device=images.device) + 0.5  # centers of pixels
@@ -150,7 +150,7 @@ def _flat(value: Tensor) -> Tensor:
 # --- tables of 256 values ---------------------------------------------------------------------------
 
 
-def look_up(images: Tensor, table: Tensor) -> Tensor:
+def _look_up(images: Tensor, table: Tensor) -> Tensor:
     """Replace every value by its entry: images uint8 [B, C, H, W], table uint8 [B, C, 256] -> uint8 [B, C, H, W]."""
     return table.gather(2, images.flatten(2).long()).view(images.shape)
 
@@ -164,7 +164,7 @@ def tables(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     code, strength = _flat(operation), _flat(magnitude)
     level = torch.arange(LEVELS, device=images.device, dtype=torch.int32).expand(count, channels, LEVELS)
     brighter, contrasted = code == Operation.BRIGHTNESS, code == Operation.CONTRAST
-    middle = torch.where(contrasted, _flat(mean_luminance(images)), 0)
+    middle = torch.where(contrasted, _flat(_mean_luminance(images)), 0)
     table = blend(middle, level, torch.where(brighter | contrasted, 1 + strength, 1.0)).int()
     lost = torch.where(code == Operation.POSTERIZE, 8 - strength, 0).int()
     table = table >> lost << lost
@@ -172,11 +172,11 @@ def tables(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
     threshold = torch.where(code == Operation.INVERT, 0.0, threshold)
     table = torch.where(table >= threshold, LEVELS - 1 - table, table)
     pixels = images.flatten(2)
-    table = torch.where(code == Operation.AUTOCONTRAST, stretched(pixels), table)
-    return torch.where(code == Operation.EQUALIZE, equalized(pixels), table).to(torch.uint8)
+    table = torch.where(code == Operation.AUTOCONTRAST, _stretched(pixels), table)
+    return torch.where(code == Operation.EQUALIZE, _equalized(pixels), table).to(torch.uint8)
 
 
-def stretched(pixels: Tensor) -> Tensor:
+def _stretched(pixels: Tensor) -> Tensor:
     """Tables that map the darkest value to 0 and the brightest to 255. uint8 [B, C, P] -> int32 [B, C, 256].
 
     A channel with a single value is not changed.
@@ -188,7 +188,7 @@ def stretched(pixels: Tensor) -> Tensor:
     return ((level - low) * (LEVELS - 1)).div(high - low, rounding_mode="floor").clamp(0, LEVELS - 1)
 
 
-def equalized(pixels: Tensor) -> Tensor:
+def _equalized(pixels: Tensor) -> Tensor:
     """Tables that spread values evenly by rank. uint8 [B, C, P] -> int32 [B, C, 256].
 
     A channel with fewer than 255 pixels below its brightest value is not changed.
@@ -228,7 +228,7 @@ def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
     return (degenerate + factor * (image - degenerate)).clamp(0, LEVELS - 1).to(torch.uint8)
 
 
-def mean_luminance(images: Tensor) -> Tensor:
+def _mean_luminance(images: Tensor) -> Tensor:
     """Mean luminance of each image, rounded; without three channels, the mean of all. uint8 -> int64 [B]."""
     values = (luminance(images) if images.shape[1] == 3 else images).flatten(1)
     pixels = values.shape[1]
@@ -337,7 +337,7 @@ def _within(middle: Tensor, size: int, length: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layered(Policy):
+class _Layered(Policy):
     """A policy that applies operations one after the other."""
 
     def apply(self, images: Tensor, drawn: Draw) -> Tensor:
@@ -349,7 +349,7 @@ class Layered(Policy):
 
 
 @dataclass(frozen=True)
-class RandAugment(Layered):
+class RandAugment(_Layered):
     """Random operations, all with the same strength (Cubuk et al. 2020).
 
     Fourteen operations are equally likely, without color for grayscale images. Signs are random.
@@ -385,7 +385,7 @@ class RandAugment(Layered):
 
 
 @dataclass(frozen=True)
-class AutoAugment(Layered):
+class AutoAugment(_Layered):
     """One of the 25 sub-policies for CIFAR-10, each two operations with their probabilities (Cubuk et al. 2019)."""
 
     def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Draw:

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command. Bad input ends with one line on stderr and exit status 2."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     if name in ("", "-h", "--help"):
-        status = _run("cll", lambda: print(usage(), flush=True))
+        status = _run("cll", lambda: print(_usage(), flush=True))
         raise SystemExit(status if name else 2)
     if name == "--version":
         print(f"complementary {import_module('complementary').__version__}")
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     raise SystemExit(_run(f"cll {name}", lambda: import_module(f"complementary.cli.{name}").main(rest)))
 
 
-def usage() -> str:
+def _usage() -> str:
     """The text of ``cll --help``."""
     rows = [f"  {name:<9} {line}" for name, line in COMMANDS.items()]
     return (

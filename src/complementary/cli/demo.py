@@ -62,12 +62,12 @@ def main(arguments: list[str]) -> None:
     started = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     with one_thread():
-        encoder, results = run_all(options)
+        encoder, results = _run_all(options)
         atomic_write(options.out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
-        page = html_page(results, run_config(options, encoder, "icm", 0))
+        page = _html_page(results, _run_config(options, encoder, "icm", 0))
     atomic_write(options.out / "report.html", page.encode())
     print_table(HEADER, table_rows(results), f"\nTest accuracy on 360 digits, mean ± std over {options.seeds} seeds\n")
-    print(f"\n{encoder_text(results)}")
+    print(f"\n{_encoder_text(results)}")
     seconds = time.perf_counter() - started
     print(f"{seconds:.0f} s in total. Learning curves and mixed digits: {options.out / 'report.html'}")
 
@@ -75,13 +75,13 @@ def main(arguments: list[str]) -> None:
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run_config(options: Demo, encoder: str, mix: str, seed: int) -> Config:
+def _run_config(options: Demo, encoder: str, mix: str, seed: int) -> Config:
     """The configuration of one run."""
     chosen: dict[str, Any] = {"clusters": options.clusters, "encoder": encoder, "mix": mix}
     return Config.of(data="digits", epochs=options.epochs, batch=128, seed=seed, **chosen)
 
 
-def run_all(options: Demo) -> tuple[str, list[dict[str, Any]]]:
+def _run_all(options: Demo) -> tuple[str, list[dict[str, Any]]]:
     """Pretrain once, then train with every mixer and seed.
 
     Returns:
@@ -92,7 +92,7 @@ def run_all(options: Demo) -> tuple[str, list[dict[str, Any]]]:
     results: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for mix in MIXES:
-            results.append(_run_one(run_config(options, encoder, mix, seed), len(results) * options.epochs, total))
+            results.append(_run_one(_run_config(options, encoder, mix, seed), len(results) * options.epochs, total))
     return encoder, results
 
 
@@ -149,7 +149,7 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}{deviation} %"
 
 
-def encoder_text(results: list[dict[str, Any]]) -> str:
+def _encoder_text(results: list[dict[str, Any]]) -> str:
     """What the encoder contributes, compared with raw pixels."""
     runs = [r for r in results if r["mix"] == "icm"]
     keys = ("oracle_noise_ratio", "oracle_noise_ratio_pixels")
@@ -159,7 +159,7 @@ def encoder_text(results: list[dict[str, Any]]) -> str:
     )
 
 
-def html_page(results: list[dict[str, Any]], config: Config) -> str:
+def _html_page(results: list[dict[str, Any]], config: Config) -> str:
     """The report as one HTML page. ``config``: the run whose first batch is shown mixed."""
     import torch
 
@@ -185,12 +185,12 @@ def html_page(results: list[dict[str, Any]], config: Config) -> str:
         "<p>Mixing two images also mixes their labels. If one is labeled “not 3” and the other <em>is</em> a 3, the "
         "mix has a wrong label. This is rare if images are only mixed within clusters of similar ones.</p>",
         figures.image_tag(figures.bars(noise, "mixes with a wrong label, % (oracle)"), "Noise ratio of each mixer"),
-        f"<p>{encoder_text(results)} For digits of 8 × 8 pixels the raw pixels are already good features. For "
+        f"<p>{_encoder_text(results)} For digits of 8 × 8 pixels the raw pixels are already good features. For "
         "photographs they are not.</p>",
         "<h2>Mixed digits</h2>",
         "<p>From one training batch: an image, its partners, the mix that the network is trained on, and the label of "
         "the mix. Red: the label is wrong for one of the mixed images.</p>",
-        *[figures.image_tag(draw_mixes(config, mix), f"Digits mixed by {mix}") for mix in MIXES[1:]],
+        *[figures.image_tag(_draw_mixes(config, mix), f"Digits mixed by {mix}") for mix in MIXES[1:]],
         f'<p class="small">Made by <code>cll demo</code> on {device_name(torch.device("cpu"))}, '
         + ", ".join(f"{name} {version}" for name, version in versions().items())
         + ". The numbers of this page are in results.json in the same folder.</p>",
@@ -198,7 +198,7 @@ def html_page(results: list[dict[str, Any]], config: Config) -> str:
     return figures.page("cll demo", parts)
 
 
-def draw_mixes(config: Config, mix: str, count: int = 8) -> Any:
+def _draw_mixes(config: Config, mix: str, count: int = 8) -> Any:
     """A figure of mixes as in a training step: the images, the mix and its label."""
     import torch
 

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{options.out} exists already; choose another file.", "out")
     from complementary.training.predict import load
 
-    rows = predict_file(load(options.folder, options.weights), options.inputs, options.fit)
+    rows = _predict_file(load(options.folder, options.weights), options.inputs, options.fit)
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(rows)
     if options.out is None:
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
     print(f"{len(rows) - 1:,} predictions: {options.out}")
 
 
-def predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[list[str]]:
+def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[list[str]]:
     """Predict the examples of a file or folder.
 
     Args:

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     from complementary.engine.distributed import join_processes
 
     if options.show_views is not None:
-        files.atomic_write(options.show_views, draw_views(config, data.load(config.data)))
+        files.atomic_write(options.show_views, _draw_views(config, data.load(config.data)))
         print(f"Eight images and two views of each: {options.show_views}")
         return
     with join_processes(options.device) as processes:
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
         print(f"To cluster with this encoder: cll cluster --data {config.data} --encoder run:{out}")
 
 
-def draw_views(config: PretrainConfig, dataset: "Dataset", count: int = 8) -> bytes:
+def _draw_views(config: PretrainConfig, dataset: "Dataset", count: int = 8) -> bytes:
     """Draw a PNG: images in the first row, two views of each below."""
     import torch
 

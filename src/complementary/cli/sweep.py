@@ -96,24 +96,24 @@ class StatusOptions:
 def main(arguments: list[str]) -> None:
     """The command ``cll sweep``."""
     if arguments[:1] == ["status"]:
-        print_status(read_status(parse(StatusOptions, arguments[1:], "cll sweep status").folder))
+        _print_status(read_status(parse(StatusOptions, arguments[1:], "cll sweep status").folder))
     else:
-        run_grid(parse(SweepOptions, arguments, "cll sweep"))
+        _run_grid(parse(SweepOptions, arguments, "cll sweep"))
 
 
-def run_grid(options: SweepOptions) -> None:
+def _run_grid(options: SweepOptions) -> None:
     """Run all cells of a grid."""
     options.check()
     cells = read_grid(options.grid)
     folder = SweepFolder(options.out or Path("runs") / options.grid.stem)
     if options.on == "local":  # the nodes of a cluster may have other datasets
-        check_data([cell for cell in cells if not folder.result(cell.key).exists()])
+        _check_data([cell for cell in cells if not folder.result(cell.key).exists()])
     run_cells(cells, folder, options, "cll sweep")
-    print_others(read_status(folder.root))
+    _print_others(read_status(folder.root))
     print(f"Tables: cll report {folder.root}")
 
 
-def check_data(cells: list[Cell]) -> None:
+def _check_data(cells: list[Cell]) -> None:
     """Raise if a dataset is neither known nor imported. Nothing is downloaded, and no large file is read."""
     from complementary import data
 
@@ -126,7 +126,7 @@ def check_data(cells: list[Cell]) -> None:
 def run_cells(
     cells: list[Cell], folder: SweepFolder, options: Execution, prog: str, limit: TimeLimit | None = None
 ) -> None:
-    """Run cells and print what came of it. Exits with status 1 if some failed, with 130 if it was stopped.
+    """Run cells and print a summary. Exits with status 1 if some failed, with 130 if it was stopped.
 
     Args:
         cells: What to run.
@@ -171,7 +171,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_status(status: Status) -> None:
+def _print_status(status: Status) -> None:
     """Print the state of a sweep."""
     counts = ", ".join(f"{status.count(state)} {state}" for state in STATES)
     print(f"{counted(len(status.cells), 'cell')}: {counts}" + ("" if status.alive else " (no sweep is running)"))
@@ -181,10 +181,10 @@ def print_status(status: Status) -> None:
     for cell in status.cells:
         if cell.state == "failed":
             print(f"failed: {cell.name}: {cell.error}")
-    print_others(status)
+    _print_others(status)
 
 
-def print_others(status: Status) -> None:
+def _print_others(status: Status) -> None:
     """Print what else is in the folder, because `cll report` reads that too."""
     for message in status.damaged:
         print(f"damaged, of an earlier grid: {message}")

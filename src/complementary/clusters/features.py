@@ -134,7 +134,7 @@ class FeatureExtractor:
         """
         return self._key(self.fingerprint)
 
-    def encoder_identity(self) -> str:
+    def _encoder_identity(self) -> str:
         """A text that differs whenever the encoder does."""
         spec = self.encoder
         if spec.kind in ("pixels", "random"):
@@ -153,7 +153,7 @@ class FeatureExtractor:
         small = self.inputs.ndim != 4 or min(self.inputs.shape[2:]) < MIN_SIZE
         if small and not wants_network:
             return EncoderSpec("pixels")
-        found = find_encoder(self.fingerprint)
+        found = _find_encoder(self.fingerprint)
         if found is not None:
             log.info("encoder = auto: using %s", found)
             return found
@@ -220,7 +220,7 @@ class FeatureExtractor:
 
     def _key(self, fingerprint: str) -> dict[str, Any] | None:
         try:
-            encoder = self.encoder_identity()
+            encoder = self._encoder_identity()
         except (OSError, UserError):
             return None  # computing the features will raise the right error
         dataset = self.dataset
@@ -256,7 +256,7 @@ def encoder_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     return cache.stage_path(f"pretrain-{config.hash()[:16]}-{files.fingerprint_rows(images)[:16]}")
 
 
-def find_encoder(fingerprint: str) -> EncoderSpec | None:
+def _find_encoder(fingerprint: str) -> EncoderSpec | None:
     """Find an encoder that was pretrained on exactly these images; the one with the most epochs.
 
     It is searched in the cache and, in a checkout of the repository, in results/encoders, where index.json lists the

@@ -122,7 +122,7 @@ def fetch(url: str, checksum: str, target: Path) -> None:
     if not any(_fetch_rest(url, part) for _ in range(ATTEMPTS)):
         have = format_size(part.stat().st_size)
         raise Unavailable(f"the connection to {url} broke {ATTEMPTS} times; {have} are kept, a retry resumes there")
-    found = file_checksum(part, checksum)
+    found = _file_checksum(part, checksum)
     if found == checksum:
         part.replace(target)
         return
@@ -132,7 +132,7 @@ def fetch(url: str, checksum: str, target: Path) -> None:
     fetch(url, checksum, target)  # the partial file belonged to another version
 
 
-def file_checksum(path: Path, like: str) -> str:
+def _file_checksum(path: Path, like: str) -> str:
     """Checksum of a file with the algorithm of ``like`` ("md5:..."); "" if that is ""."""
     algorithm = like.partition(":")[0]
     if not algorithm:

@@ -43,7 +43,7 @@ def load(name: str, root: Path | None = None, folder: Path | None = None) -> Dat
     if name == "digits":
         return load_digits()
     if name.endswith(".npz"):
-        return load_npz(Path(name))
+        return _load_npz(Path(name))
     root = cache.cache_root(root)
     if name in REGISTRY:
         spec = REGISTRY[name]
@@ -73,7 +73,7 @@ def load_digits() -> Dataset:
     return Dataset(spec.name, train, held, spec.classes, spec.mean, spec.std, spec.flip)
 
 
-def load_npz(path: Path) -> Dataset:
+def _load_npz(path: Path) -> Dataset:
     """Load an ``.npz`` file as a dataset of that name. Without labels it has no classes: enough for pretraining."""
     file = read_example_file(path)
     arrays = {key: file.arrays[key] for key in PARTS if key in file.arrays}
@@ -124,7 +124,7 @@ def to_dataset(stored: Stored, base: Mapping[str, Array] | None = None) -> Datas
 # --- named datasets: into the cache --------------------------------------------------------------
 
 
-def read_cached(spec: NamedSet, root: Path) -> Stored | None:
+def _read_cached(spec: NamedSet, root: Path) -> Stored | None:
     """A named dataset in the cache; None if it is missing, damaged or has other checksums than the registry."""
     try:
         stored = cache.read(root, spec.name)
@@ -145,12 +145,12 @@ def obtain(spec: NamedSet, root: Path, folder: Path | None = None, again: bool =
 
     ``folder``: a folder or file to try first; by default $COMPLEMENTARY_DATA.
     """
-    stored = None if again else read_cached(spec, root)
+    stored = None if again else _read_cached(spec, root)
     if stored is None:
         folder = user_folder(folder)
         base = obtain(REGISTRY[spec.base], root, folder).arrays if spec.base else {}
         with cache.lock(root, spec.name):
-            stored = None if again else read_cached(spec, root)  # another process may have been faster
+            stored = None if again else _read_cached(spec, root)  # another process may have been faster
             if stored is None:
                 _get(spec, root, folder, base)
                 stored = cache.read(root, spec.name)

@@ -41,9 +41,9 @@ class FrozenEncoder:
         """SHA-256 of the weights."""
         return files.fingerprint(self.backbone.state_dict())
 
-    def write(self, path: Path) -> None:
-        """Write it to a file, in the format of ``cll pretrain``."""
-        record: dict[str, Any] = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist()}
+    def write(self, path: Path, **origin: Any) -> None:
+        """Write it to a file. ``origin``: how it was made, JSON-able."""
+        record = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist(), **origin}
         record |= describe(self.backbone) | ({"mirror": True} if self.mirror else {})
         files.write_checkpoint(path, self.backbone.state_dict(), record)
 

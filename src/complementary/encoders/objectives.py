@@ -51,7 +51,7 @@ class Objective(nn.Module, ABC):
         return
 
 
-class WithTarget(Objective):
+class _WithTarget(Objective):
     """An objective with a target network: an EMA of backbone and projector (BYOL, MoCo v3)."""
 
     base_lr: ClassVar[float] = 0.12
@@ -125,7 +125,7 @@ class SimSiam(Objective):
         return -(cosine(p1, z2.detach()) + cosine(p2, z1.detach())) / 2
 
 
-class BYOL(WithTarget):
+class BYOL(_WithTarget):
     """Negative cosine similarity between the online prediction and the target projection, between -1 and 1.
 
     Projector D-2048-256, predictor 256-2048-256; the momentum of the target network rises from .99 to 1.
@@ -141,7 +141,7 @@ class BYOL(WithTarget):
         return -(cosine(p1, z2) + cosine(p2, z1)) / 2
 
 
-class MoCoV3(WithTarget):
+class MoCoV3(_WithTarget):
     """Symmetric InfoNCE between online predictions and target projections, with the batch as negatives.
 
     Projector D-2048-256, predictor 256-2048-256, temperature .2; the momentum of the target network rises from .99 to

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from complementary import data, files
+from complementary import data
 from complementary.augment.crop import normalize
 from complementary.augment.views import NUMBERS, Views
 from complementary.config import PretrainConfig
@@ -25,6 +25,7 @@ from complementary.encoders.backbone import (
     extract_features,
     load_backbone,
 )
+from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.objectives import OBJECTIVES, Objective
 from complementary.encoders.spec import WEIGHTS, EncoderSpec
 from complementary.engine.backend import Engine, device_name, versions
@@ -208,15 +209,8 @@ class Pretrainer(TrainingLoop):
 
     def write_encoder(self, path: Path) -> None:
         """Write the backbone, and what is needed to apply it."""
-        record = describe(self.objective.backbone) | {
-            "shape": list(self.rows.shape[1:]),
-            "mean": self.mean.tolist(),
-            "std": self.std.tolist(),
-            "config": self.config_hash,
-            "objective": self.config.encoder,
-            "epochs": self.config.epochs,
-        }
-        files.write_checkpoint(path, self.objective.backbone.state_dict(), record)
+        encoder = FrozenEncoder(self.objective.backbone, tuple(self.rows.shape[1:]), self.mean, self.std)
+        encoder.write(path, config=self.config_hash, objective=self.config.encoder, epochs=self.config.epochs)
 
     def result(self) -> dict[str, Any]:
         """The result of a finished pretraining; an empty dictionary in all processes except rank 0."""

@@ -27,6 +27,7 @@ from torch import Tensor
 
 import complementary
 from complementary.errors import UserError, one_of
+from complementary.reports.tables import counted
 
 # --- devices ------------------------------------------------------------------------------------------------------
 
@@ -47,8 +48,7 @@ def device_name(device: torch.device) -> str:
     """``NVIDIA H200``, or ``cpu (2 threads)``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    count = torch.get_num_threads()
-    return f"{device.type} ({count} thread{'s' * (count > 1)})"
+    return f"{device.type} ({counted(torch.get_num_threads(), 'thread')})"
 
 
 @contextlib.contextmanager

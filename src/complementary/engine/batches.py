@@ -83,7 +83,7 @@ def chunks(
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 
-class Buffer:
+class _Buffer:
     """A pair of buffers, pinned on the host and on the GPU; on a CPU both are the same."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
@@ -134,10 +134,10 @@ class Prefetcher:
     """
 
     def __init__(self, rows: Rows, plan: Iterable[Tensor], largest: int, device: torch.device) -> None:
-        self.free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
-        self.ready: queue.SimpleQueue[Buffer | BaseException | None] = queue.SimpleQueue()
-        self.current: Buffer | None = None
-        for buffer in [Buffer((largest, *rows.shape[1:]), rows.dtype, device) for _ in range(BUFFERS)]:
+        self.free: queue.SimpleQueue[_Buffer | None] = queue.SimpleQueue()
+        self.ready: queue.SimpleQueue[_Buffer | BaseException | None] = queue.SimpleQueue()
+        self.current: _Buffer | None = None
+        for buffer in [_Buffer((largest, *rows.shape[1:]), rows.dtype, device) for _ in range(BUFFERS)]:
             self.free.put(buffer)
         work = (rows, iter(plan), self.free, self.ready)
         self.thread = threading.Thread(target=_fill, args=work, name="prefetch", daemon=True)
@@ -152,7 +152,7 @@ class Prefetcher:
             self.current.release()
             self.free.put(self.current)
         found, self.current = self.ready.get(), None
-        if isinstance(found, Buffer):
+        if isinstance(found, _Buffer):
             self.current = found
             return found.rows()
         self.ready.put(found)  # for the next call
@@ -172,8 +172,8 @@ class Prefetcher:
 def _fill(
     rows: Rows,
     plan: Iterator[Tensor],
-    free: "queue.SimpleQueue[Buffer | None]",
-    ready: "queue.SimpleQueue[Buffer | BaseException | None]",
+    free: "queue.SimpleQueue[_Buffer | None]",
+    ready: "queue.SimpleQueue[_Buffer | BaseException | None]",
 ) -> None:
     """Fill one buffer after another; an error is passed on in place of a buffer."""
     try:

@@ -143,14 +143,14 @@ def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 # --- torchrun -----------------------------------------------------------------------------------------------------
 
 
-def under_torchrun() -> bool:
+def _under_torchrun() -> bool:
     """Whether torchrun started this process together with others."""
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def local_device(name: str) -> str:
     """The device of this process: under torchrun every process of a machine has its own GPU."""
-    if not under_torchrun() or name == "cpu" or not torch.cuda.is_available():
+    if not _under_torchrun() or name == "cpu" or not torch.cuda.is_available():
         return name
     if name not in ("auto", "cuda"):
         raise UserError(f"The device {name} would be shared by all processes; use cuda, cpu or auto.", "device")
@@ -174,7 +174,7 @@ def join_processes(device: str) -> Iterator[ProcessGroup]:
     Args:
         device: The device that the user asked for.
     """
-    if not under_torchrun():
+    if not _under_torchrun():
         yield SINGLE_PROCESS
         return
     signal.signal(signal.SIGTERM, _on_terminate)

@@ -45,12 +45,12 @@ def read_grid(path: str | Path) -> list[Cell]:
     """Read all cells of a grid, in the order cases, [grid], seeds; the last varies fastest."""
     content = load_toml(path, "grid")
     try:
-        return make_grid(content)
+        return _make_grid(content)
     except UserError as error:
         raise UserError(f"The grid {path}: {error}") from None
 
 
-def make_grid(content: dict[str, Any]) -> list[Cell]:
+def _make_grid(content: dict[str, Any]) -> list[Cell]:
     """Make all cells from the content of a grid file."""
     content = dict(content)
     axes = _axes(content.pop("grid", {}))

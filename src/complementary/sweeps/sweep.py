@@ -188,9 +188,9 @@ class Sweep:
     Args:
         cells: The cells, each with its own key.
         folder: Where to run; the caller must have claimed it (`SweepFolder.claim`).
-        executor: Who runs the cells.
+        executor: Runs the cells.
         pack: Cells per task. More than one run side by side in one worker, and end together.
-        limit: Time after which the sweep ends, whatever is left; None: none.
+        limit: Time after which the sweep ends, even if cells are left; None: none.
     """
 
     def __init__(

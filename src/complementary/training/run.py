@@ -66,7 +66,7 @@ def run(
         folder.train(trainer, progress, checkpoint_seconds)
         if not processes.is_main:
             return {}
-        write_weights(trainer, folder.path)
+        _write_weights(trainer, folder.path)
         return folder.finish(summarize(trainer))
 
 
@@ -122,7 +122,7 @@ def _predict(trainer: Trainer, task: Task) -> Tensor:
     return trainer.logits(inputs).softmax(1).cpu()
 
 
-def write_weights(trainer: Trainer, folder: Path) -> None:
+def _write_weights(trainer: Trainer, folder: Path) -> None:
     """Write the weights of the last and of the selected epoch, and the encoder if there is one."""
     task = trainer.task
     record = {

@@ -167,7 +167,7 @@ class Trainer(TrainingLoop):
     def build_network(self) -> networks.Network:
         """A new classifier."""
         kind, task = self.config.network, self.task
-        name = kind.model if kind.model != "auto" else default_model(task)
+        name = kind.model if kind.model != "auto" else _default_model(task)
         return networks.build(name, task.shape, len(task.classes), self.config.seed, kind.max_pool)
 
     def _build_augmentation(self) -> tuple[CropAndFlip | None, auto.Policy | None]:
@@ -233,7 +233,7 @@ class Trainer(TrainingLoop):
         load_optimizer(self.optimizer, tensors)
 
 
-def default_model(task: Task) -> str:
+def _default_model(task: Task) -> str:
     """The network that ``auto`` stands for."""
     if task.encoder is not None:
         return "linear"
