@@ -200,9 +200,9 @@ def _compare(setting: Setting, net: Net) -> list[Row]:
     try:
         variants: dict[str, Callable[[], Any]] = {}
         for mix in LOOPS:
-            job, _ = started(trainer_of(setting, net, mix), setting.device)
+            trainer, _ = started(trainer_of(setting, net, mix), setting.device)
             variants[f"plain {mix}"] = functools.partial(plain.run, mix)
-            variants[f"ours {mix}"] = repeat(stepper(job), many)
+            variants[f"ours {mix}"] = repeat(stepper(trainer), many)
         timings = in_turn(variants, scale.reference_rounds, 1, setting.device)
     finally:
         plain.close()

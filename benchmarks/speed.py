@@ -3,7 +3,7 @@
     from benchmarks.speed import bench
     results = bench(quick=True, only=["steps"])      # a dictionary that can be stored as JSON
 
-A section that fails is reported in one line, and the others go on. Results on one H200: docs/notes/speed.md.
+A section that fails is reported in one line, and the others still run. Results on one H200: docs/notes/speed.md.
 """
 
 import argparse

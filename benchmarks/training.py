@@ -34,13 +34,13 @@ AnyLoop = TypeVar("AnyLoop", bound=TrainingLoop)
 SETTLED = WARM_UP + 3  # steps after which a captured step is replayed, with one replay to spare
 
 
-def stepper(job: TrainingLoop) -> Callable[[], None]:
-    """A function that does the next step of ``job``; epochs never end, because evaluation is timed separately."""
+def stepper(loop: TrainingLoop) -> Callable[[], None]:
+    """A function that does the next step of ``loop``; epochs never end, because evaluation is timed separately."""
 
     def step() -> None:
-        if job.step_in_epoch + 1 >= job.steps_per_epoch:
-            job.step_in_epoch = 0
-        job.advance()
+        if loop.step_in_epoch + 1 >= loop.steps_per_epoch:
+            loop.step_in_epoch = 0
+        loop.advance()
 
     return step
 
@@ -56,10 +56,10 @@ def repeat(call: Callable[[], Any], times: int) -> Callable[[], None]:
 
 
 def started(make: Callable[[], AnyLoop], device: torch.device) -> tuple[AnyLoop, Row]:
-    """A job after its warm-up; seconds to its first step and to its first replayed step; its memory on a GPU."""
+    """A loop after its warm-up; seconds to its first step and to its first replayed step; its memory on a GPU."""
     before, began = new_peak(device), time.perf_counter()
-    job = make()
-    step = stepper(job)
+    loop = make()
+    step = stepper(loop)
     step()
     wait(device)
     row: Row = {"first_step_s": time.perf_counter() - began}
@@ -67,7 +67,7 @@ def started(make: Callable[[], AnyLoop], device: torch.device) -> tuple[AnyLoop,
         repeat(step, SETTLED)()
         wait(device)
         row |= {"ready_s": time.perf_counter() - began, "peak_bytes": torch.cuda.max_memory_allocated(device) - before}
-    return job, row
+    return loop, row
 
 
 def trainer_of(setting: Setting, net: Net, mix: str, seed: int = 0) -> Callable[[], Trainer]:
@@ -102,8 +102,8 @@ def _mixers(setting: Setting, net: Net) -> list[Row]:
     variants: dict[str, Callable[[], Any]] = {}
     for mix in sorted(net.mixers, key=lambda name: name != "icm"):  # ICM first: its start includes the compilation
         log.info("%s, %s: first steps", net.label, mix)
-        job, starts[mix] = started(trainer_of(setting, net, mix), setting.device)
-        variants[mix] = stepper(job)
+        loop, starts[mix] = started(trainer_of(setting, net, mix), setting.device)
+        variants[mix] = stepper(loop)
     log.info("%s: %d rounds of %d steps for each of %s", net.label, net.rounds, net.steps, ", ".join(net.mixers))
     timings = in_turn({mix: variants[mix] for mix in net.mixers}, net.rounds, net.steps, setting.device)
     rows = []
@@ -206,11 +206,11 @@ def packing(setting: Setting) -> list[Row]:
     """Total speed of several ICM trainings on one device."""
     net, scale = setting.scale.networks[0], setting.scale
     log.info("%s: %s trainings at once", net.label, ", ".join(map(str, scale.packs)))
-    jobs = [trainer_of(setting, net, "icm", seed)() for seed in range(max(scale.packs))]
-    _all_at_once(jobs, SETTLED, setting.device)
+    trainers = [trainer_of(setting, net, "icm", seed)() for seed in range(max(scale.packs))]
+    _all_at_once(trainers, SETTLED, setting.device)
 
     def pack(count: int) -> Callable[[], None]:
-        return lambda: _all_at_once(jobs[:count], net.steps, setting.device)
+        return lambda: _all_at_once(trainers[:count], net.steps, setting.device)
 
     timings = in_turn({str(n): pack(n) for n in scale.packs}, min(net.rounds, 5), 1, setting.device)
     alone = timings[str(scale.packs[0])]
@@ -223,9 +223,9 @@ def packing(setting: Setting) -> list[Row]:
     return rows
 
 
-def _all_at_once(jobs: list[Trainer], count: int, device: torch.device) -> None:
-    """Run ``count`` steps of every job in parallel; raise the first error."""
-    for result in together([repeat(stepper(job), count) for job in jobs], device):
+def _all_at_once(trainers: list[Trainer], count: int, device: torch.device) -> None:
+    """Run ``count`` steps of every trainer in parallel; raise the first error."""
+    for result in together([repeat(stepper(trainer), count) for trainer in trainers], device):
         if isinstance(result, Exception):
             raise result
 
@@ -254,9 +254,9 @@ def _pretraining(setting: Setting, encoder: str) -> list[Row]:
     config = PretrainConfig.of(
         data="synthetic", encoder=encoder, backbone=scale.body, batch=scale.pretrain_batch, epochs=1_000_000
     )
-    job, start = started(functools.partial(Pretrainer, config, setting.dataset, setting.engine), setting.device)
+    loop, start = started(functools.partial(Pretrainer, config, setting.dataset, setting.engine), setting.device)
     rounds = scale.networks[0].rounds
-    timing = in_turn({encoder: stepper(job)}, rounds, scale.pretrain_steps, setting.device)[encoder]
+    timing = in_turn({encoder: stepper(loop)}, rounds, scale.pretrain_steps, setting.device)[encoder]
     row = {"encoder": encoder, "body": scale.body, "batch": scale.pretrain_batch}
     row |= {"views_per_second": 2 * scale.pretrain_batch / timing.median}
     return [row | timing.row() | start]

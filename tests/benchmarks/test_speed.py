@@ -48,7 +48,7 @@ def test_stream_section_uses_the_precision_of_the_engine():
     assert "streamed to resident" in text(results)
 
 
-def test_failed_section_is_logged_and_the_rest_goes_on(monkeypatch, caplog):
+def test_failed_section_is_logged_and_the_others_run(monkeypatch, caplog):
     monkeypatch.setitem(SECTIONS, "kmeans", speed.Section(fail, ""))
     results = bench("cpu", quick=True, only=["kmeans", "labels"])
     assert results["sections"]["kmeans"]["error"] == "RuntimeError: out of luck"

@@ -16,15 +16,15 @@ def setting():
 
 
 def test_stepper_never_ends_an_epoch_and_never_evaluates(setting, monkeypatch):
-    job = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.task, setting.engine)
+    trainer = Trainer(setting.config(setting.scale.networks[0], "icm"), setting.task, setting.engine)
     orders = []
     monkeypatch.setattr(Trainer, "evaluate", lambda _: pytest.fail("evaluated"))
-    monkeypatch.setattr(Trainer, "on_epoch_start", lambda job: orders.append(job.epoch))
-    step = training.stepper(job)
+    monkeypatch.setattr(Trainer, "on_epoch_start", lambda trainer: orders.append(trainer.epoch))
+    step = training.stepper(trainer)
     for _ in range(14):
         step()
-    assert int(job.steps_taken) == 14
-    assert job.steps_per_epoch == 3
+    assert int(trainer.steps_taken) == 14
+    assert trainer.steps_per_epoch == 3
     assert len(orders) == 7  # shuffled again after every two
 
 
