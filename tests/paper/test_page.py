@@ -6,7 +6,7 @@ from complementary.errors import UserError
 from complementary.paper.claims import CHECKS
 from complementary.paper.page import check_page, status, write_page
 from complementary.paper.store import Results, read
-from complementary.paper.studies import NO_AUGMENTATION, STUDIES
+from complementary.paper.studies import STUDIES
 from tests.paper.conftest import entry_of
 
 
@@ -28,7 +28,7 @@ def test_page_lists_what_was_run(add_run, store):
         add_run(near, 0.3601 + seed / 100, "paper", seed, precision="bf16")
     text = write_page(read([store]))
     assert "2 runs on a GPU: 0.0 hours of training.\n" in text
-    assert "- Precision: bf16 (2 runs)." in text
+    assert "- Precision: bf16 (2 runs);" in text
     assert "- Epochs: 300 (2 runs) (published: 300)." in text
     assert "- Seeds: seed 0 (1 run), seed 1 (1 run) (published: 3 runs each)." in text
     assert "- Labels held out for the selection of an epoch: 0 % (2 runs)." in text
@@ -39,36 +39,6 @@ def test_page_lists_what_was_run(add_run, store):
     assert "- simsiam, encoder of 800 epochs (2 runs)" in text
     assert "- main (Table 2), protocol paper: only cifar10 ρ=100 s-nl icm\n" in text  # which has the same run
     assert "(study main" not in text  # one method is no comparison
-
-
-def test_page_compares_readings_with_and_without_augmentation(add_run, store):
-    method = "icm swapped, λ per batch, Adam re-created"
-    add_run(entry_of("as-coded", method, data="cifar10", group=""), 0.38, "paper")
-    add_run(entry_of("as-coded", method, data="cifar10", group=NO_AUGMENTATION), 0.35, "paper")
-    text = write_page(read([store]))
-    assert "| cifar10 | crop and flip | swapped |  |  | **38.00 (1) / 36.21, +1.79** |  |" in text
-    assert "| cifar10 | none | swapped |  |  | **35.00 (1) / 36.21, -1.21** |  |" in text
-    assert (
-        "| augmentation in the main tables | not mentioned | crop and flip, if a switch is set | cifar10 +3.0 |" in text
-    )
-
-
-def test_page_says_what_a_reading_without_augmentation_gives(add_run, store):
-    """A reading reproduces the paper only if no mixing, Mixup and ICM all come near."""
-    accuracies = {
-        "cifar10": {"none": 0.2188, "mixup": 0.2305, "icm": 0.3484},
-        "mnist": {"none": 0.5024, "mixup": 0.5415, "icm": 0.8589},
-    }
-    names = {"icm": "icm swapped, λ per batch, Adam re-created"}
-    names |= {mix: f"{mix}, Adam re-created" for mix in ("none", "mixup")}
-    for data, each in accuracies.items():
-        for mix, accuracy in each.items():
-            add_run(entry_of("as-coded", names[mix], data=data, group=NO_AUGMENTATION), accuracy, "paper")
-    text = write_page(read([store]))
-    assert "No difference is larger than 1.37 points, except for mixup on cifar10 (-8.41)" in text
-    assert "| 23.05 (1) / 31.46, -8.41 | **34.84 (1) / 36.21, -1.37** | no |" in text
-    assert "**85.89 (1) / 85.83, +0.06** | yes |" in text
-    assert "together**: mnist, augmentation none, swapped." in text
 
 
 def test_page_shows_losses_that_are_the_same_side_by_side(add_run, store):

@@ -8,6 +8,9 @@
 | `store` | runs of studies: cells of a sweep, stored results, export |
 | `compare` | our numbers beside the published ones; Welch's test; tables |
 | `claims` | verdicts on the statements |
+| `readings` | which reading of the method gives the published numbers; text against code |
+| `plan` | what to run next in a given time |
+| `smoke` | every study in seconds, on tiny data |
 | `figures`, `page` | the figures and docs/reproduction.md |
 | `noise`, `gradients` | two studies that train no classifier |
 """

@@ -53,7 +53,7 @@ def draw_all(results: Results) -> Figures:
     """All figures that can be drawn, as PNG."""
     found: dict[tuple[str, Protocol], bytes] = {}
     for study in STUDIES.values():
-        for protocol in PROTOCOLS:
+        for protocol in study.protocols:
             try:
                 found[study.name, protocol] = png(draw(study, results, protocol), DPI)
             except NoFigure:

@@ -33,7 +33,8 @@ PAPER = "https://openreview.net/forum?id=h9PbmfznWj"
 INTRO = f"""# Reproduction of the paper
 
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
-It is generated from the stored results by `cll paper page`; a number that was not run is blank.
+It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of two
+protocols: *ours*, as the text of the paper says, or *paper*, as its published code does.
 """
 WORDS = f"""| word | meaning |
 |---|---|
@@ -71,6 +72,9 @@ the probability of the excluded class. Without mixing both must learn the same, 
 """
 CLAIMS = """Statements of the paper, judged from its own tables and from our runs. *Clearly* means by more than two
 standard errors. Differences are those of best on test. C: central statements; P: statements with a number.
+"""
+ADD = """To add runs: `cll paper run` spends a given time on the most informative open ones, `cll paper export` copies
+the results, `cll paper page` makes this page again. `cll paper smoke` tries every study without a GPU.
 """
 TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent. Columns without
 any run are left out. Figures without a study: Fig. 1 is a drawing of the method; Fig. 8 (classes and labels of the
@@ -143,11 +147,9 @@ def _told(verdicts: Mapping[tuple[str, Protocol], Verdict | None], word: str) ->
 
 
 def _named(claims: Iterable[str], more: Mapping[str, str] | None = None) -> str:
-    """Central claims with their text, then the others by identifier."""
+    """The claims by identifier and in a few words."""
     known, more = published.claims(), more or {}
-    central = [f"{c} {known[c].text}{more.get(c, '')}" for c in claims if c.startswith("C")]
-    others = [f"{c}{more.get(c, '')}" for c in claims if not c.startswith("C")]
-    return "; ".join([*central, *([", ".join(others)] if others else [])])
+    return "; ".join(f"{claim} {known[claim].short}{more.get(claim, '')}" for claim in claims)
 
 
 def _coverage(results: Results) -> str:
@@ -226,7 +228,7 @@ def _claims(results: Results) -> str:
 def _all_studies(results: Results, links: Links) -> list[str]:
     parts, lonely = [], []
     for study in STUDIES.values():
-        for protocol in PROTOCOLS if study.protocol == "ours" else (study.protocol,):
+        for protocol in study.protocols:
             found = entry_results(study, results, protocol) if study.runner != "gradients" else []
             known = [each for each in found if each.ours is not None]
             measured = study.runner == "gradients" and results.of(study, protocol)
@@ -259,7 +261,7 @@ def _section(study: Study, results: Results, protocol: Protocol, links: Links) -
 def _caption(study: Study, results: Results, protocol: Protocol) -> list[str]:
     """What all settings have in common, and the note of the study."""
     shared = common(entry_results(study, results, protocol, only_run=True)) if study.runner != "gradients" else ""
-    parts = [f"{shared[0].upper()}{shared[1:]}." if shared else "", study.note]
+    parts = [f"All: {shared}." if shared else "", study.note]
     return [text + "\n"] if (text := " ".join(filter(None, parts))) else []
 
 
@@ -343,7 +345,7 @@ def _overview(results: Results) -> str:
             )
         else:
             waiting.append(_waiting(study))
-    parts = [_used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
+    parts = [ADD, _used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
     parts += ["Not run:\n", "\n".join(waiting) + "\n"] if waiting else []
     return "\n".join(parts) + _origins(results)
 
@@ -358,7 +360,8 @@ def _used(results: Results) -> str:
     first += f"; {counted(len(results.noise), 'noise ratio')} counted without training" * bool(results.noise)
     lines = [f"{first}."]
     if rows:
-        lines.append(f"- Precision: {_numbers(rows, lambda row: row.get('precision') or 'not recorded')}.")
+        precision = _numbers(rows, lambda row: row.get("precision") or "not recorded")
+        lines.append(f"- Precision: {precision}; what bf16 changes is measured in the [notes](notes/speed.md).")
         lines.append(f"- Epochs: {_numbers(rows, lambda row: row['epochs'])} (published: {EPOCHS}).")
         lines.append(f"- Seeds: {_numbers(rows, _seed)} (published: {RUNS} runs each).")
         lines.append(f"- Labels held out for the selection of an epoch: {_numbers(rows, _held_out)}.")

@@ -69,6 +69,8 @@ class Claim:
     """
 
     id: str
+    short: str
+    """In a few words, for a summary."""
     where: str
     text: str
     value: float | None
@@ -128,6 +130,7 @@ def claims() -> dict[str, Claim]:
     found = [
         Claim(
             id=row["id"],
+            short=row["short"],
             where=row["where"],
             text=row["claim"],
             value=float(row["value"]) if row["value"] else None,

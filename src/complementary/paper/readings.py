@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from complementary.paper.compare import BEST, EntryResult, entry_results, show_signed
 from complementary.paper.store import Results
 from complementary.paper.studies import NO_AUGMENTATION, STUDIES, VARIANTS, plain_name, variant_name
-from complementary.reports.tables import Table
+from complementary.reports.tables import Table, counted
 
 CODE = "https://github.com/maitanha/cll_ot"
 COMMIT = "a968253"
@@ -95,14 +95,8 @@ def finding(found: list[Reading]) -> str:
     wanted = [one for one in found if one.augmentation == "none" and one.weights == "swapped" and one.complete]
     if len(wanted) < 2:
         return ""
-    parts = []
-    for one in wanted:
-        numbers = [
-            f"{name} {100 * e.ours.mean:.2f} ({e.entry.published.mean:.2f})"
-            for name, e in one.methods.items()
-            if e.ours is not None and e.entry.published is not None
-        ]
-        parts.append(f"{one.data}: {', '.join(numbers)}")
+    others = [one for one in found if one.augmentation != "none" and one.weights == "swapped" and one.complete]
+    instead = f". With crop and flip instead: {_numbers(others, False)}" if others else ""
     seeds = min(e.ours.count for one in wanted for e in one.methods.values() if e.ours is not None)
     method, difference = max((one.largest for one in wanted), key=lambda pair: abs(pair[1]))
     where = next(one.data for one in wanted if one.largest == (method, difference))
@@ -111,9 +105,29 @@ def finding(found: list[Reading]) -> str:
     ]
     return (
         "without augmentation and with swapped label weights, S-NL at ρ = 100 gives (published in brackets) "
-        f"{'; '.join(parts)}. No difference is larger than {max(map(abs, rest)):.2f} points, except for {method} on "
-        f"{where} ({show_signed(difference)}); at least {seeds} seed{'s' * (seeds > 1)} each"
+        f"{_numbers(wanted, True)}. No difference is larger than {max(map(abs, rest)):.2f} points, except for {method} "
+        f"on {where} ({show_signed(difference)}); at least {counted(seeds, 'seed')} each. "
+        f"In this reading ICM is better than both baselines by at least {min(map(_advantage, wanted)):.1f} points{instead}"
     )
+
+
+def _advantage(one: Reading) -> float:
+    """ICM minus the better baseline, in points; negative if ICM is worse."""
+    means = {name: e.ours.mean for name, e in one.methods.items() if e.ours is not None}
+    return 100 * (means["icm"] - max(means["none"], means["mixup"]))
+
+
+def _numbers(found: list[Reading], published: bool) -> str:
+    """``mnist: none 50.24 (50.15), mixup …; cifar10: …``, with or without the published numbers."""
+    parts = []
+    for one in found:
+        numbers = [
+            f"{name} {100 * e.ours.mean:.2f}" + f" ({e.entry.published.mean:.2f})" * published
+            for name, e in one.methods.items()
+            if e.ours is not None and e.entry.published is not None
+        ]
+        parts.append(f"{one.data}: {', '.join(numbers)}")
+    return "; ".join(parts)
 
 
 # --- text against code ------------------------------------------------------------------------------------------------

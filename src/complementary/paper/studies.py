@@ -93,6 +93,11 @@ class Study:
     """Further metrics to show: column title and name in the result."""
 
     @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """The protocols that a report shows: both, or only ``paper`` for a study about the published code."""
+        return PROTOCOLS if self.protocol == "ours" else (self.protocol,)
+
+    @property
     def published(self) -> list[Published]:
         """The published numbers beside its settings."""
         return [entry.published for entry in self.entries if entry.published is not None]
@@ -409,6 +414,8 @@ _ALL = (
         runner="gradients",
         pairs=NO_PAIRS,
         seeds=1,
+        note="Compared with the gradient f of cross-entropy on ordinary data with true labels (Eq. 9), which also "
+        "trains the network. Divided by |f|², the numbers can be compared between datasets and epochs.",
     ),
     Study(
         "p-values",
