@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from complementary.reports import figures
+from complementary.reports.tables import align
 
 Results = dict[str, Any]
 
@@ -129,9 +130,7 @@ def text(results: Results) -> str:
 
 def _plain(table: Table) -> str:
     lines = [table.header, *table.rows] if table.header else []
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    body = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([f"{table.title} ({table.note})", *body])
+    return "\n".join([f"{table.title} ({table.note})", *align(lines, [False] * len(table.header))])
 
 
 # --- a figure -------------------------------------------------------------------------------------
