@@ -285,7 +285,7 @@ def test_purity_of_clusters_of_one_is_perfect():
 def clouds(count, classes, features, spread, seed):
     """Points around one center per class -> (unit vectors [count, features], truth)."""
     source = generator(seed, "clouds")
-    center = torch.randn(classes, features, generator=generator(0, "centres"))
+    center = torch.randn(classes, features, generator=generator(0, "centers"))
     truth = torch.randint(classes, (count,), generator=source)
     return F.normalize(center[truth] + spread * torch.randn(count, features, generator=source)), truth
 
