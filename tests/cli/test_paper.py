@@ -155,7 +155,7 @@ def test_paper_noise_without_any_ratio_is_an_error(cll, noisy):  # noqa: F811
 def test_paper_list_and_help(cll):
     status, out, _ = cll("paper", "list")
     assert status == 0
-    assert out.count("\n") == 4 + 24
+    assert out.count("\n") == 4 + len(STUDIES)
     assert "Table 2" in out
     assert cll("paper", "list", "--help")[1] == cll("paper", "--help")[1] == USAGE + "\n"
     status, out, _ = cll("paper")

@@ -96,7 +96,7 @@ def test_published_number_of_each_column():
     assert set(published("encoders", "random").values()) == {None}
     assert published("noise-accuracy", "mixup", "paper") == {"best on test": 31.46, "last": None, "noise": 15.81}
     assert published("intra", "intra-class")["best on test"] == 48.59
-    assert {x.published["tail third"] for x in entry_results(STUDIES["micm"], Results(), "ours")} == {None}
+    assert {x.published["tail third"] for x in entry_results(STUDIES["minority"], Results(), "ours")} == {None}
     noise = {x.entry.setting: x.published["noise"] for x in entry_results(STUDIES["noise"], Results(), "ours")}
     assert noise[entry_of("noise", "icm", data="mnist", tail=100.0).setting].mean == 0.95
 
@@ -162,7 +162,7 @@ def test_csv_has_full_precision_and_the_published_value_of_each_metric(add_run, 
     assert published == {"best on test": "60.45", "last": "", "selected": "", "noise": "15.43"}
     assert float(found["noise"]["difference"]) == pytest.approx(16 - 15.43)
     assert {(row["mix"], row["model"]) for row in rows_of("encoders")} == {("icm", "resnet18")}
-    assert {row["published_mean"] for row in rows_of("micm") if row["metric"] == "tail third"} == {""}
+    assert {row["published_mean"] for row in rows_of("minority") if row["metric"] == "tail third"} == {""}
 
 
 def test_show_p_is_exact():

@@ -55,6 +55,26 @@ def test_bars_of_short_runs_say_so(add_run, store):
     assert below == ["cifar10\ns-nl\n100 ep.", "cifar10\nfwd"]
 
 
+def test_classes_have_a_bar_per_class_and_method(add_run, store):
+    for seed, value in ((0, 0.2), (1, 0.4)):
+        for method in ("icm", "micm"):
+            add_run(entry_of("minority", method, tail=10.0), 0.5, seed=seed, per_class_accuracy_last=[value] * 9 + [0])
+    add_run(entry_of("minority", "icm", tail=100.0), 0.5)  # nothing to compare with
+    (axis,) = draw(STUDIES["minority"], read([store]), "ours").axes
+    assert [round(patch.get_height(), 6) for patch in axis.patches] == [*[30] * 9, 0] * 2
+    assert labels(axis) == ["icm", "micm"]
+
+
+def test_rows_have_a_bar_and_a_mark_per_method(add_run, store):
+    study = STUDIES["as-coded"]
+    for entry in study.entries[:3]:
+        add_run(entry, 0.3, "paper")
+    (axis,) = draw(study, read([store]), "paper").axes
+    assert [patch.get_width() for patch in axis.patches] == [30, 30, 30]
+    assert [text.get_text() for text in axis.get_yticklabels()] == [entry.method for entry in study.entries[:3]]
+    assert [line.get_xdata()[0] for line in axis.lines] == [entry.published.mean for entry in study.entries[:3]]
+
+
 def test_lines_show_a_sweep_over_its_whole_range(add_run, store):
     for method in ("K=40", "K=50", "K=60"):
         add_run(entry_of("clusters", method, data="cifar10"), 0.5)

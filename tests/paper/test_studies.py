@@ -30,6 +30,7 @@ SIZES = {  # settings, published numbers beside them
     "clusters": (35, 0),
     "constant": (25, 0),
     "micm": (26, 10),
+    "minority": (4, 0),
     "same-label": (10, 5),
     "gradients": (3, 0),
     "p-values": (40, 40),

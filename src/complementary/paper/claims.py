@@ -396,7 +396,7 @@ CHECKS: dict[str, Check] = {
         "clearly better on the last third of the classes, on average",
         _better,
         {
-            "pairs": lambda: _pairs(("micm",), "micm", "icm", lambda e: e.setting.tail > 1),
+            "pairs": lambda: _pairs(("minority",), "micm", "icm"),
             "every": False,
             "metric": "tail_accuracy_last",
         },

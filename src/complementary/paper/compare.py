@@ -247,12 +247,13 @@ def tables_of(study: Study, results: Results, protocol: Protocol, only_run: bool
 def entries_table(found: Sequence[EntryResult], keys: list[str], columns: list[str]) -> Table:
     """A table with one row per entry; ``keys`` are names in `KEYS`, ``columns`` the titles of our metrics."""
     several, noise = len(lengths(found)) > 1, any(each.entry.noise for each in found)
-    header = [*keys, *columns, *["published noise"] * noise, "published", f"{columns[0]} - published"]
+    told = noise or any(each.entry.published for each in found)
+    header = [*keys, *columns, *["published noise"] * noise, *["published", f"{columns[0]} - published"] * told]
     rows = []
     for each in found:
         numbers = [show_spread(each.spreads[column], True) for column in columns]
         numbers += [show_published(each.entry.noise)] * noise
-        numbers += [show_published(each.entry.published), show_signed(each.difference)]
+        numbers += [show_published(each.entry.published), show_signed(each.difference)] * told
         numbers += [str(each.runs.epochs or "")] * several
         rows.append([*(KEYS[key](each.entry) for key in keys), *numbers])
     return Table("", [*header, *["epochs"] * several], rows, len(keys))

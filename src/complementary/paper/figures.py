@@ -1,5 +1,6 @@
 """Studies as figures in the paper's form, made from stored results alone."""
 
+import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -146,6 +147,29 @@ def _groups(axis: Any, found: list[EntryResult], methods: list[str]) -> None:
     axis.set_xlim(-0.6, len(groups) - 0.4)
 
 
+def _classes(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
+    """A panel per setting, a group of bars per class, a bar per method: accuracy at the last epoch."""
+    panels: dict[str, list[EntryResult]] = {}
+    for each in found:
+        panels.setdefault(_label(each).replace("\n", ", "), []).append(each)
+    panels = {title: members for title, members in panels.items() if len(members) > 1}
+    figure, axes = new_figure(7.5, 2.6 * len(panels), rows=len(panels))
+    for axis, (title, members) in zip(axes[:, 0], panels.items(), strict=True):
+        methods = [each.entry.method for each in members]
+        for i, each in enumerate(members):
+            per_run = [json.loads(row["per_class_accuracy_last"]) for row in each.runs.rows]
+            means = [100 * statistics.fmean(values) for values in zip(*per_run, strict=True)]
+            places = [k + (i + 0.5) * 0.8 / len(members) - 0.4 for k in range(len(means))]
+            axis.bar(places, means, 0.74 / len(members), color=_color(methods[i], methods), label=methods[i])
+        axis.set_xticks(range(len(means)), [str(k) for k in range(len(means))], fontsize=8)
+        axis.set_title(title, fontsize=9, loc="left", color=INK)
+        axis.set_ylabel("test accuracy (last epoch), %", fontsize=9, color=INK)
+    axes[-1][0].set_xlabel("class, the largest first", fontsize=9, color=INK)
+    axes[0][0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.suptitle(_title(study, found, protocol, False), fontsize=10, x=0.01, ha="left", color=INK)
+    return figure
+
+
 def _rows(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     """For many methods: a row of a panel per method, a panel per dataset and group, a mark at the published value."""
     panels: dict[str, list[EntryResult]] = {}
@@ -267,6 +291,7 @@ def _finish(figure: Any, axis: Any, study: Study, found: list[EntryResult], prot
 PLOTS: dict[str, Callable[[Study, list[EntryResult], Protocol], Any]] = {
     "bars": _bars,
     "rows": _rows,
+    "classes": _classes,
     "lines": _lines,
     "scatter": _scatter,
 }

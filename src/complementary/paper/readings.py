@@ -95,6 +95,8 @@ def finding(found: list[Reading]) -> str:
     wanted = [one for one in found if one.augmentation == "none" and one.weights == "swapped" and one.complete]
     if len(wanted) < 2:
         return ""
+    advantage = min(map(_advantage, wanted))
+    better = f". ICM is better than both baselines by at least {advantage:.1f} points" if advantage > 0 else ""
     others = [one for one in found if one.augmentation != "none" and one.weights == "swapped" and one.complete]
     instead = f". With crop and flip instead: {_numbers(others, False)}" if others else ""
     seeds = min(e.ours.count for one in wanted for e in one.methods.values() if e.ours is not None)
@@ -106,8 +108,7 @@ def finding(found: list[Reading]) -> str:
     return (
         "without augmentation and with swapped label weights, S-NL at ρ = 100 gives (published in brackets) "
         f"{_numbers(wanted, True)}. No difference is larger than {max(map(abs, rest)):.2f} points, except for {method} "
-        f"on {where} ({show_signed(difference)}); at least {counted(seeds, 'seed')} each. "
-        f"In this reading ICM is better than both baselines by at least {min(map(_advantage, wanted)):.1f} points{instead}"
+        f"on {where} ({show_signed(difference)}); at least {counted(seeds, 'seed')} each{better}{instead}"
     )
 
 
