@@ -231,6 +231,23 @@ def test_cells_of_a_killed_worker_resume_to_the_same_bytes(folder, quick, tmp_pa
     assert run_files(folder.run(killed[-1].key)) == run_files(tmp_path / "alone")
 
 
+@pytest.mark.slow
+def test_sweep_stops_a_run_when_its_time_is_over_and_resumes_it_later(folder, quick):
+    """The estimate of one second is far too small for a million epochs."""
+    (cell,) = cells(quick.with_(mix="none", epochs=1_000_000), seed=[0])
+    for _ in range(2):
+        executor = LocalExecutor(RunCells(folder, checkpoint_seconds=0.5), ["cpu"])
+        started = time.monotonic()
+        try:
+            assert Sweep([cell], folder, executor, limit=TimeLimit(started + 12, {cell.key: 1.0})).run() == {}
+        finally:
+            executor.close()
+        assert 12 <= time.monotonic() - started < 20
+    logged = folder.log(cell.key).read_text()
+    assert logged.count("epoch 1/1000000 ") == 1  # resumed, not started again
+    assert logged.count("process") == 2
+
+
 # --- status -------------------------------------------------------------------------------------------------------
 
 
