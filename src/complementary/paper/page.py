@@ -58,7 +58,7 @@ There are two protocols: *ours* follows the text of the paper, *paper* its publi
 {DIFFERENCES}
 """
 READINGS_INTRO = f"""The paper gives no address of its code. Code that carries its name is public in a
-[repository of the first author]({CODE}) (commit {COMMIT}, no licence); it differs from the text. In it, augmentation is
+[repository of the first author]({CODE}) (commit {COMMIT}, no license); it differs from the text. In it, augmentation is
 a switch, so it is not certain with which settings a published number was made. Protocol paper, S-NL at
 ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
 only if all three methods do.
