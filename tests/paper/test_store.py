@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from complementary.clusters.assign import write_assignment
-from complementary.data.selection import count_examples
 from complementary.errors import UserError
 from complementary.paper.protocols import config_of
 from complementary.paper.store import (
@@ -15,7 +14,6 @@ from complementary.paper.store import (
     RunSettings,
     cells_of,
     encoder_epochs,
-    estimated_minutes,
     export,
     identity,
     progress,
@@ -49,18 +47,6 @@ def test_cells_are_selected_by_where():
     with pytest.raises(UserError, match="data=digits") as caught:
         cells_of([STUDIES["main"]], "ours", RunSettings(), {"data": ["digits"]})
     assert caught.value.option == "where"
-
-
-def test_minutes_are_estimated_from_measured_speeds(add_run, store):
-    first, _ = STUDIES["intra"].entries
-    add_run(first, 0.3, images_per_second=2000.0)
-    add_run(first, 0.3, seed=1, images_per_second=4000.0)
-    config, rows = RunSettings().config(first, "ours"), read([store]).rows
-    images = 300 * (11165 // 512) * 512  # 12,406 less a tenth, whole batches
-    assert round(count_examples(config) * 0.9) == 11165
-    assert estimated_minutes(config, rows) == pytest.approx(images / 3000 / 60)
-    assert estimated_minutes(config.with_(mix="icm"), rows) is not None  # another mixer: the network counts
-    assert estimated_minutes(config.with_(model="mlp"), rows) is None
 
 
 # --- results --------------------------------------------------------------------------------------------------------

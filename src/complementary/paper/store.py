@@ -16,7 +16,6 @@ from typing import Any
 
 from complementary.clusters.assign import read_assignment
 from complementary.config import MIXED_WITHIN, Config, options_of
-from complementary.data.selection import count_examples
 from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
 from complementary.files import atomic_write
@@ -71,20 +70,6 @@ def cells_of(
         asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
         raise UserError(f"No setting of the study matches {asked}.", "where")
     return list(found.values())
-
-
-def estimated_minutes(config: Config, rows: Iterable[Row]) -> float | None:
-    """Estimate the minutes that one cell takes, at the mean speed of stored runs with the same network.
-
-    Runs with the same mixer count, if there are some. None if no run has this network.
-    """
-    known = [row for row in rows if row["model"] == config.network.model and row.get("images_per_second")]
-    alike = [row for row in known if row["mix"] == config.mixing.mix] or known
-    if not alike:
-        return None
-    training = config.training
-    steps = training.epochs * (round(count_examples(config) * (1 - config.dataset.holdout)) // training.batch)
-    return steps * training.batch / statistics.fmean(row["images_per_second"] for row in alike) / 60
 
 
 # --- stored results -------------------------------------------------------------------------------------------------
