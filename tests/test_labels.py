@@ -249,3 +249,23 @@ def test_one_hot_sets_one_class_and_checks_labels():
     assert labels.one_hot(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
     with pytest.raises(UserError, match=r"label is 3 \(example 1\)"):
         labels.one_hot(torch.tensor([0, 3]), 3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [((0, 50, 50), "start at 1"), ((50, 50, 1), "misspelled"), ((50, 50, 0), "misspelled"), ((50, 40, 5), None)],
+)
+def test_describe_rare_labels_names_classes_that_are_hardly_excluded(counts, found):
+    excluded = torch.nn.functional.one_hot(torch.repeat_interleave(torch.tensor(counts)), 3).to(torch.uint8)
+    message = labels.describe_rare_labels(excluded, ("a", "b", "c"))
+    assert (message is None) == (found is None)
+    if found is not None:
+        assert found in message
+        assert f"{'abc'[counts.index(min(counts))]} ({min(counts)})" in message
+
+
+@pytest.mark.parametrize("form", [np.array([1, 100_000]), [{1}, {100_000}]], ids=["vector", "sets"])
+def test_to_excluded_refuses_a_huge_label_unless_classes_is_given(form):
+    with pytest.raises(UserError, match="100000"):
+        labels.to_excluded(form)
+    assert labels.to_excluded(form, 100_001).shape == (2, 100_001)

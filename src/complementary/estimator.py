@@ -150,7 +150,6 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         excluded = _read_labels(not_y, classes)
         if len(inputs) != len(excluded):
             raise UserError(f"X has {len(inputs)} examples but not_y has {len(excluded)}; they must match.")
-        _warn_about_unused_classes(excluded)
         names = tuple(map(str, range(excluded.shape[1])))
         dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
         with log_to_stderr() if self.verbose else nullcontext():
@@ -309,16 +308,5 @@ def _warn_about_complementary_labels(accuracy: float, count: int, classes: int) 
             f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below chance "
             f"({100 * chance:.0f} %). y must contain true labels. If it contains complementary labels, use "
             "scoring=ComplementaryClassifier.estimated_accuracy, otherwise a search selects the worst model.",
-            stacklevel=3,
-        )
-
-
-def _warn_about_unused_classes(excluded: Tensor) -> None:
-    """A model that always predicts a class that no label excludes has zero loss. excluded [N, K]."""
-    unused = [str(k) for k, count in enumerate(excluded.sum(0).tolist()) if count == 0]
-    if unused:
-        warnings.warn(
-            f"No label excludes class {', '.join(unused)}, so a model that always predicts it has zero loss; do your "
-            "labels start at 1 instead of 0?",
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ is known *not* to be of class k.
     ([1, 1, 1, 1], [0, 0, 0, 0])
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from complementary.rng import generator
 from complementary.transitions import check_transition
 
 PAPER_SEED = 1126
+MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
 
 # --- random draws -----------------------------------------------------------------------------------------------------
 
@@ -179,6 +180,32 @@ def check_excluded(excluded: Tensor) -> Tensor:
     return excluded
 
 
+def describe_rare_labels(excluded: Tensor, classes: Sequence[str]) -> str | None:
+    """Describe classes that are hardly ever excluded, which is usually a mistake in the labels.
+
+    Little or nothing contradicts a model that always predicts such a class. Typical causes are labels that start at 1
+    and misspelled class names.
+
+    Args:
+        excluded: Complementary labels, 0/1 [N, K].
+        classes: Names of the K classes.
+
+    Returns:
+        A sentence, or None if every class is excluded at least a twentieth as often as the average class.
+    """
+    counts = excluded.sum(0, dtype=torch.long).tolist()
+    average = sum(counts) / len(counts)
+    rare = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < average / 20]
+    if not rare:
+        return None
+    more = f" and {len(rare) - 5} more" if len(rare) > 5 else ""
+    hint = " Do the labels start at 1 instead of 0?" if counts[0] == 0 else " Is a class name misspelled?"
+    return (
+        f"Labels exclude some classes rarely or never (average: {average:.0f} times): {', '.join(rare[:5])}{more}. A "
+        f"model that always predicts such a class is hardly ever contradicted.{hint}"
+    )
+
+
 def check_classes(values: Tensor, classes: int, what: str = "A label", examples: Tensor | None = None) -> None:
     """Raise unless every label is between 0 and K - 1.
 
@@ -214,7 +241,17 @@ def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
         if not bool((torch.isfinite(vector) & (vector == vector.round())).all()):
             raise UserError("Labels must be integers (class indices), but there is a fraction, NaN or infinity.")
         vector = vector.long()
-    return one_hot(vector.long(), classes or int(vector.max()) + 1)
+    return one_hot(vector.long(), classes or _infer_classes(int(vector.max())))
+
+
+def _infer_classes(largest: int) -> int:
+    """Number of classes if ``largest`` is the largest label; class indices are dense, so a huge label is an error."""
+    if largest >= MAX_INFERRED:
+        raise UserError(
+            f"The largest label is {largest}, which would mean {largest + 1} classes. Labels must be class indices, 0 "
+            "to K-1; number the classes, or pass the number of classes."
+        )
+    return largest + 1
 
 
 def _from_matrix(matrix: Tensor, classes: int | None) -> Tensor:
@@ -248,7 +285,7 @@ def _from_sets(rows: list[Iterable[int]], classes: int | None) -> Tensor:
     if len(flat) and flat.is_floating_point():
         raise UserError("Labels must be integers (class indices), but there is a fraction.")
     example = torch.arange(len(listed)).repeat_interleave(torch.tensor([len(row) for row in listed]))
-    classes = classes or (int(flat.max()) + 1 if len(flat) else 1)
+    classes = classes or (_infer_classes(int(flat.max())) if len(flat) else 1)
     check_classes(flat.long(), classes, examples=example)
     excluded = torch.zeros(len(listed), classes, dtype=torch.uint8)
     excluded[example, flat.long()] = 1

@@ -103,3 +103,10 @@ def test_report_of_bad_input_is_one_line(cll, results, tmp_path, options, messag
     assert status == 2
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_report_mentions_runs_without_the_metric(cll, tmp_path):
+    write_result(tmp_path / "results" / "0.json", None, loss="s-nl")
+    status, _, error = cll("report", tmp_path / "results", "--rows", "loss")
+    assert status == 0
+    assert "1 run without accuracy_last" in error

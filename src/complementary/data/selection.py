@@ -1,5 +1,6 @@
 """Which examples a run uses, and their complementary labels and transition matrices."""
 
+import logging
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,6 +11,8 @@ from complementary.config import Config, PretrainConfig
 from complementary.data.dataset import Dataset
 from complementary.data.registry import REGISTRY
 from complementary.errors import UserError
+
+log = logging.getLogger(__name__)
 
 # --- examples -----------------------------------------------------------------------------------------------------
 
@@ -101,7 +104,10 @@ def select(config: Config, dataset: Dataset) -> Selection:
     if source == "given":
         if train.excluded is None:
             raise UserError(f"The dataset {dataset.name} has no complementary labels; use labels = uniform.", "labels")
-        return Selection(index, None, train.excluded[index])
+        excluded = train.excluded[index]
+        if (message := labels.describe_rare_labels(excluded, dataset.classes)) is not None:
+            log.warning(message)
+        return Selection(index, None, excluded)
     truth = require_truth(dataset, "drawing labels")[index]
     transition = transitions.parse(source, classes, "labels")
     if options.draws == "paper":

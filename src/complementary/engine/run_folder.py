@@ -10,6 +10,7 @@
 
 import contextlib
 import json
+import logging
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress, TrainingLoop
 from complementary.errors import UserError
 
+log = logging.getLogger(__name__)
 FILES = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
 
 
@@ -183,6 +185,7 @@ class RunFolder:
             if record.get("config") != loop.config_hash:
                 raise UserError(f"{path} belongs to another configuration; nothing was changed.")
             loop.restore(tensors, record)
+            log.info("continuing in epoch %d of %d", min(loop.epoch + 1, loop.epochs), loop.epochs)
         if self.processes.world_size > 1:
             loop.check_in_sync()
 

@@ -170,7 +170,7 @@ def _check_batch(config: Config, train: int, validation: int) -> None:
     if train < config.training.batch:
         raise UserError(
             f"There are {train} training examples (and {validation} in the validation split), fewer than one batch of "
-            f"{config.training.batch}; use a batch of {max(2, train)} or less.",
+            f"{config.training.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
             "batch",
         )
 
