@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from complementary.data import cache
@@ -38,6 +39,7 @@ from complementary.data.images import FITS, decode_into, find_images
 from complementary.data.loading import to_dataset, user_moments
 from complementary.data.registry import REGISTRY
 from complementary.errors import UserError, one_of, require
+from complementary.labels import describe_rare_labels
 
 log = logging.getLogger(__name__)
 # "label" is not among them: for most people it is the true class, which must never be used as a complementary label
@@ -354,6 +356,14 @@ class _Part:
                 draft.save(f"{self.split}/{kind}", labels[rows])
 
 
+def _warn_about_labels(excluded: NDArray[np.uint8] | None, classes: tuple[str, ...]) -> None:
+    """Warn if there are no complementary labels, or if some class is hardly ever excluded. excluded: [M, K]."""
+    if excluded is None:
+        log.warning("the labels are true classes only; a training draws complementary labels from them")
+    elif (message := describe_rare_labels(torch.from_numpy(excluded), classes)) is not None:
+        log.warning(message)
+
+
 @dataclass(frozen=True)
 class _Importer:
     """Reads the files of an import; the fields are the arguments of `import_dataset`."""
@@ -382,6 +392,7 @@ class _Importer:
             parts = [self._read("train", train, Matched(np.arange(len(train.keys)), excluded, truth))]
         else:
             raise UserError(f"{self.path} has no labels; give a CSV with the classes that each is not.", "labels")
+        _warn_about_labels(parts[0].matched.excluded, classes)
         if self.test is not None:
             test = self._open("test", self.test)
             rows = match(test.keys, self._true_classes(test), classes, self.problems, "test examples")
