@@ -1,5 +1,6 @@
 """Shared by all tests: one thread per worker, and small problems that train in a fraction of a second."""
 
+import gc
 import os
 
 import pytest
@@ -22,6 +23,12 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.filterwarnings("default", "error:The step could not be"))
         if not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish():
+    """What was imported stays until the end, so the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

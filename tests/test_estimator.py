@@ -43,7 +43,7 @@ def fitted(digits):
 # --- fit and predict ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["matrix", "sets", "vector"])
+@pytest.mark.parametrize("form", ["matrix", "sets", pytest.param("vector", marks=pytest.mark.slow)])
 def test_fit_accepts_every_form_of_labels(digits, form):
     _, vectors, truth, excluded = digits
     forms = {
@@ -88,6 +88,7 @@ def test_same_seed_gives_the_same_classifier(digits):
     assert (a == b).all()
 
 
+@pytest.mark.slow
 def test_readme_example_gives_the_documented_accuracy():
     x, y = load_digits(return_X_y=True)
     not_y = (y + np.random.default_rng(0).integers(1, 10, len(y))) % 10

@@ -1,6 +1,7 @@
 """The storeys of the package: a module imports only from its own storey's folder or from a storey below."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -91,12 +92,15 @@ FLAG = re.compile(r"(^|[\s(])--[a-z]")
 TERMINAL = "reports/terminal.py"  # what the command line prints with
 
 
+@functools.cache
 def library_nodes():
     """Every syntax node outside the command line, with its place."""
-    for path in ROOT.rglob("*.py"):
-        if part_of(path) not in ("cli", "__main__"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+    return [
+        (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node)
+        for path in ROOT.rglob("*.py")
+        if part_of(path) not in ("cli", "__main__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
 def test_library_does_not_print():

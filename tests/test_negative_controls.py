@@ -52,7 +52,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return float(sample.mean()), float(sample.std() / len(values) ** 0.5)
 
 
-@pytest.mark.parametrize("mix", ["none", "icm"])
+@pytest.mark.parametrize("mix", ["none", pytest.param("icm", marks=pytest.mark.slow)])
 def test_permuted_labels_give_chance_accuracy(tmp_path, monkeypatch, mix):
     """Complementary labels that are permuted over the examples contain no information about classes.
 
@@ -79,6 +79,7 @@ def test_permuted_labels_give_chance_accuracy(tmp_path, monkeypatch, mix):
     assert float(scaled.abs().max()) < 4
 
 
+@pytest.mark.slow
 def test_permuted_validation_labels_select_no_better_epoch():
     """SCEL on permuted validation labels contains no information about the best epoch.
 

@@ -305,6 +305,7 @@ def test_cluster_uses_cached_clusters(cll, monkeypatch):
     assert "clustering" not in error
 
 
+@pytest.mark.slow
 def test_cluster_spectral_is_named_in_report_and_file(cll, tmp_path):
     status, out, _ = cll("cluster", *FAST, "--clustering", "spectral", "--report", "r.html", "--out", "a.safetensors")
     assert status == 0

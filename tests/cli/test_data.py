@@ -110,6 +110,7 @@ def test_data_remove_deletes_a_dataset(data, cll, tiny):
     assert "no dataset tiny" in err
 
 
+@pytest.mark.slow
 def test_data_show_prints_counts_and_draws_a_sheet(data, tmp_path):
     sheet = tmp_path / "sheet.png"
     out, _ = data("show", "digits", "--labels", "noisy:0.2", "--per-example", 2, "--seed", 3, "--out", sheet)

@@ -151,7 +151,10 @@ def read_png(path):
     return np.asarray(Image.open(io.BytesIO(content)).convert("L"))
 
 
-@pytest.mark.parametrize("options", [(), ("--long-tail", 20), ("--blur", 1, "--solarize", 1)], ids=str)
+VIEWS = [(), *(pytest.param(o, marks=pytest.mark.slow) for o in (("--long-tail", 20), ("--blur", 1, "--solarize", 1)))]
+
+
+@pytest.mark.parametrize("options", VIEWS, ids=str)
 def test_show_views_draws_a_png_and_does_not_train(cll, tmp_path, options):
     status, out, _ = cll("pretrain", "--show-views", tmp_path / "x.png", *options)
     assert status == 0
@@ -162,6 +165,7 @@ def test_show_views_draws_a_png_and_does_not_train(cll, tmp_path, options):
     assert {p.name for p in tmp_path.iterdir()} == {"x.png"}
 
 
+@pytest.mark.slow
 def test_show_views_depend_on_seed_and_options(cll, tmp_path):
     drawn = {}
     for name, options in {"a": [], "b": [], "seed": ["--seed", 1], "jitter": ["--jitter", 0, "--min-scale", 1]}.items():

@@ -18,6 +18,7 @@ from complementary.clusters.features import FeatureExtractor
 from complementary.clusters.judge import (
     COLUMNS,
     ORACLE,
+    PAIRS,
     Judgment,
     Recommendation,
     as_percent,
@@ -50,6 +51,14 @@ POINTS, TEST = (F.normalize(split.inputs.flatten(1).float()) for split in (DIGIT
 NAN = float("nan")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_pairs():
+    """Noise ratios of fewer mixes than usual."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("complementary.clusters.judge.PAIRS", PAIRS // 5)
+        yield
+
+
 @pytest.fixture(scope="module")
 def clustered():
     """(extractor, transition, excluded, assignment) of the digits in 20 clusters."""
@@ -74,22 +83,28 @@ def test_judge_computes_each_metric_with_its_function(clustered, judged):
     assert (judged.clusters, judged.smallest, judged.largest) == (20, int(size.min()), int(size.max()))
     assert judged.alone == 0
     assert judged.estimated == estimated_same_class(assignment, excluded, transition)
-    assert passes_over(len(TRUTH)) == 70
+    assert passes_over(len(TRUTH)) == 14
     everyone = torch.zeros_like(assignment)
     assert judged.oracle == {
         "oracle_same_class": same_class(assignment, TRUTH),
         "oracle_purity": purity(assignment, TRUTH),
-        "oracle_noise_mixup": noise_ratio(Mixup(), TRUTH, excluded, assignment, 128, passes=70),
-        "oracle_noise_icm": noise_ratio(ICM(), TRUTH, excluded, assignment, 128, passes=70),
-        "oracle_noise_micm": noise_ratio(MICM(), TRUTH, excluded, assignment, 128, passes=70),
-        "oracle_noise_mixup_as_coded": noise_ratio_as_coded(TRUTH, excluded, everyone, 1, 128, passes=70),
-        "oracle_noise_icm_as_coded": noise_ratio_as_coded(TRUTH, excluded, assignment, 1, 128, passes=70),
-        "oracle_noise_micm_as_coded": noise_ratio_as_coded(TRUTH, excluded, assignment, 2, 128, passes=70),
+        "oracle_noise_mixup": noise_ratio(Mixup(), TRUTH, excluded, assignment, 128, passes=14),
+        "oracle_noise_icm": noise_ratio(ICM(), TRUTH, excluded, assignment, 128, passes=14),
+        "oracle_noise_micm": noise_ratio(MICM(), TRUTH, excluded, assignment, 128, passes=14),
+        "oracle_noise_mixup_as_coded": noise_ratio_as_coded(TRUTH, excluded, everyone, 1, 128, passes=14),
+        "oracle_noise_icm_as_coded": noise_ratio_as_coded(TRUTH, excluded, assignment, 1, 128, passes=14),
+        "oracle_noise_micm_as_coded": noise_ratio_as_coded(TRUTH, excluded, assignment, 2, 128, passes=14),
     }
     assert list(judged.oracle) == list(ORACLE)
     assert judged.oracle["oracle_noise_icm"] < judged.oracle["oracle_noise_mixup"]
     for mixer in ("mixup", "icm", "micm"):
         assert judged.oracle[f"oracle_noise_{mixer}_as_coded"] < judged.oracle[f"oracle_noise_{mixer}"]
+
+
+def test_passes_over_gives_100_000_mixes(monkeypatch):
+    monkeypatch.setattr("complementary.clusters.judge.PAIRS", PAIRS)
+    assert passes_over(len(TRUTH)) == 70
+    assert passes_over(10**6) == 3
 
 
 def test_judge_counts_clusters_that_are_not_empty():

@@ -27,7 +27,9 @@ def colored():
     return Dataset("x", Split(inputs, truth, excluded), None, names, (0.5,) * 3, (0.5,) * 3)
 
 
-@pytest.mark.parametrize("without", ["nothing", "truth", "excluded", "both"])
+@pytest.mark.parametrize(
+    "without", ["nothing", *(pytest.param(name, marks=pytest.mark.slow) for name in ("truth", "excluded")), "both"]
+)
 def test_sheet_of_images_with_and_without_labels(colored, tmp_path, without):
     truth = None if without in ("truth", "both") else colored.train.truth
     excluded = None if without in ("excluded", "both") else colored.train.excluded
@@ -83,5 +85,7 @@ def test_wrap_limits_the_number_of_lines():
 
 @pytest.mark.parametrize("name", ["nowhere/sheet.png", "sheet.xyz"])
 def test_sheet_that_cannot_be_written(tmp_path, name):
+    digits = load("digits")
+    few = replace(digits, train=digits.train.take(torch.arange(3)))
     with pytest.raises(UserError, match="cannot be written"):
-        draw_sheet(load("digits"), "x", tmp_path / name)
+        draw_sheet(few, "x", tmp_path / name)

@@ -124,11 +124,12 @@ def test_step_updates_the_target_after_the_weights(encoder):
 @pytest.mark.parametrize("encoder", OBJECTIVES)
 @pytest.mark.parametrize("stop", [0, 4, STEPS, STEPS + 3])
 def test_resume_from_a_checkpoint_is_bitwise_equal(tmp_path, encoder, stop):
-    whole, half = started(small(encoder)), started(small(encoder))
+    config = small(encoder, head=36, batch=32)
+    whole, half, resumed = (started(config) for _ in range(3))
+    assert whole.steps_per_epoch == STEPS
     for _ in range(stop):
         half.advance()
     files.write_checkpoint(tmp_path / "c.safetensors", *half.state())
-    resumed = started(small(encoder))
     resumed.restore(*files.read_checkpoint(tmp_path / "c.safetensors"))
     for trainer in (whole, resumed):
         finish(trainer)
@@ -211,6 +212,7 @@ def test_probe_only_on_request_and_with_truth():
         assert finish(started(small(epochs=1, probe_every=1), dataset)).history[0]["oracle_knn"] is None
 
 
+@pytest.mark.slow
 def test_pretraining_improves_the_knn_accuracy(monkeypatch):
     """Only 230 steps, so the target network has to follow faster than usual."""
     monkeypatch.setattr(MoCoV3, "momentum", (0.9, 1.0))
