@@ -4,7 +4,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE  # where it is set, all tests would be compiled again by every process
 
 .PHONY: demo test test-fast coverage lint format docs wheel clean
 
@@ -14,7 +15,7 @@ demo: .venv/.user  ## train on handwritten digits, about a minute
 test: lint  ## everything that CI runs
 	$(PYTEST)
 
-test-fast: .venv/.dev  ## the tests that take less than about 3 seconds each
+test-fast: .venv/.dev  ## the tests that take less than about 2 seconds each
 	$(PYTEST) -m "not slow"
 
 coverage: .venv/.dev

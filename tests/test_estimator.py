@@ -43,7 +43,9 @@ def fitted(digits):
 # --- fit and predict ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["matrix", "sets", pytest.param("vector", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "form", ["matrix", *(pytest.param(form, marks=pytest.mark.slow) for form in ("sets", "vector"))]
+)
 def test_fit_accepts_every_form_of_labels(digits, form):
     _, vectors, truth, excluded = digits
     forms = {

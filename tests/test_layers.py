@@ -49,8 +49,13 @@ def imported(node):
     return [name.split(".")[1] for name in names if name.startswith("complementary.")]
 
 
+@functools.cache
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path)
     top = set(map(id, tree.body)) | {id(n) for b in tree.body if isinstance(b, ast.If) for n in ast.walk(b)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -99,7 +104,7 @@ def library_nodes():
         (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node)
         for path in ROOT.rglob("*.py")
         if part_of(path) not in ("cli", "__main__")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path))
     ]
 
 

@@ -262,7 +262,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+SLOW = [pytest.param(case, marks=pytest.mark.slow if case[-1] == 300 else ()) for case in CASES]
+
+
+@pytest.mark.parametrize("case", SLOW, ids=str)
 def test_estimated_same_class_is_unbiased_over_draws(case):
     oracle, found = many(*case)
     value = found[:, 0]

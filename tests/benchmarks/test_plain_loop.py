@@ -109,6 +109,7 @@ def test_plain_process_trains_on_request_and_ends_when_closed():
     assert plain.process.returncode == 0
 
 
+@pytest.mark.slow
 def test_plain_process_reports_a_crash(capfd):
     plain = PlainProcess(Net("nix", 16, 1, 1), CPU, QUICK, steps=2, workers=0)
     with pytest.raises(RuntimeError, match="ended early"):

@@ -151,6 +151,7 @@ def test_clusters_must_not_be_0():
     assert caught.value.option == "clusters"
 
 
+@pytest.mark.slow
 def test_spectral_clusters_are_purer_than_those_of_k_means():
     found = extractor(clusters=20, clustering="spectral")
     spectral = clusters_of(found)

@@ -262,6 +262,7 @@ def test_pretraining_of_a_small_subset_has_a_smaller_batch(stages):
     assert "batch = 326\n" in (folder / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_pretraining_waits_for_another_process(tmp_path, in_child, caplog):
     caplog.set_level(logging.INFO, "complementary")
     started = tmp_path / "started"
@@ -368,6 +369,7 @@ def test_explicit_pixels_do_not_warn(caplog):
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_auto_prefers_the_cached_encoder_with_the_most_epochs(caplog):
     caplog.set_level(logging.INFO, "complementary")
     dataset = photos()

@@ -47,6 +47,7 @@ def test_sheet_of_vectors(tmp_path):
         assert pixels(tmp_path / "sheet.png").std() > 10
 
 
+@pytest.mark.slow
 def test_sheet_with_unusual_class_names(tmp_path):
     digits = load("digits")
     classes = ("$", "$x^", "$\\frac$", "日本", "a\nb", "", "%", "{}", "_", "é" * 99)

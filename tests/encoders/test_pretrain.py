@@ -122,7 +122,7 @@ def test_step_updates_the_target_after_the_weights(encoder):
 
 
 @pytest.mark.parametrize("encoder", OBJECTIVES)
-@pytest.mark.parametrize("stop", [0, 4, STEPS, STEPS + 3])
+@pytest.mark.parametrize("stop", [4, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (0, STEPS, STEPS + 3))])
 def test_resume_from_a_checkpoint_is_bitwise_equal(tmp_path, encoder, stop):
     config = small(encoder, head=36, batch=32)
     whole, half, resumed = (started(config) for _ in range(3))

@@ -122,7 +122,8 @@ def test_tasks_end_once_each_and_dead_processes_are_replaced(start, tmp_path, mo
         os.kill(written["returns again"][0][0], 0)
 
 
-@pytest.mark.parametrize("lanes", [1, pytest.param(2, marks=slow)])
+@slow
+@pytest.mark.parametrize("lanes", [1, 2])
 def test_idle_processes_exit_by_themselves(start, tmp_path, lanes):
     executor = start(lanes=lanes)
     submit(executor, "tidy")

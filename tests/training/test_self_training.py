@@ -151,7 +151,9 @@ def test_self_training_with_captured_steps_agrees_with_eager():
 # --- a run in a folder --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [5, 10, 13])
+@pytest.mark.parametrize(
+    "stop", [pytest.param(5, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.slow), 13]
+)
 def test_resume_of_self_training_is_bitwise_equal(tmp_path, stop):
     whole = run(SELF_TRAINING, tmp_path / "whole", device="cpu")
     steps = 0

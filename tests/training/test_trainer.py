@@ -24,7 +24,9 @@ def test_step_with_any_loss_mixer_and_number_of_labels(loss, mix):
         assert any(not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("share", ["new-data", "soft-label", "hard-label"])
+@pytest.mark.parametrize(
+    "share", ["new-data", *(pytest.param(share, marks=pytest.mark.slow) for share in ("soft-label", "hard-label"))]
+)
 @pytest.mark.parametrize("partners_from", ["batch", "dataset"])
 def test_sharing_modes_and_pools_train(share, partners_from):
     result = run(Config.of(mix="icm", share=share, partners_from=partners_from, clusters=20, restarts=1, epochs=30))
