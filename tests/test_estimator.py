@@ -58,6 +58,7 @@ def test_fit_accepts_every_form_of_labels(digits, form):
     assert model.predict_proba(vectors[:5]).sum(1) == pytest.approx(np.ones(5), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_fit_accepts_images(digits):
     images, _, truth, excluded = digits
     model = ComplementaryClassifier(epochs=30, batch=128).fit(images[300:], excluded[300:])

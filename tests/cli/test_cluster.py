@@ -166,6 +166,7 @@ def test_vectors_with_truth_have_oracle_metrics(cll, tmp_path):
     assert number(found["of ICM (oracle)"]) == 0
 
 
+@pytest.mark.slow
 def test_cluster_with_the_encoder_of_a_run(cll, tmp_path):
     pretrain(PretrainConfig(epochs=1, batch=256), tmp_path / "run", device="cpu")
     status, out, _ = cll("cluster", *FAST, "--encoder", f"run:{tmp_path / 'run'}", "--out", tmp_path / "c")
@@ -226,7 +227,7 @@ def test_cluster_of_images_without_an_encoder_warns(cll, tmp_path):
 # --- the encoder --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoder", ["pixels", "random"])
+@pytest.mark.parametrize("encoder", ["pixels", pytest.param("random", marks=pytest.mark.slow)])
 def test_probe_writes_the_metrics_of_every_number_of_clusters(cll, tmp_path, encoder):
     command = ("cluster", *FAST, "--encoder", encoder, "--long-tail", 3, "--seed", 2, "--batch", 128, "--probe")
     status, out, _ = cll(*command, "--try-clusters", 5, 20, "--json", "e.json")

@@ -459,6 +459,7 @@ def test_auto_is_recorded_in_the_result_and_not_in_the_configuration(caplog):
     assert "encoder" not in run(config.with_(mix="mixup"), dataset=dataset, device="cpu")["data"]
 
 
+@pytest.mark.slow
 def test_resume_notices_that_auto_now_means_another_encoder(tmp_path):
     dataset, config = photos(), Config.of(**TRAINING)
 

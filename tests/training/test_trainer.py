@@ -16,7 +16,9 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_step_with_any_loss_mixer_and_number_of_labels(loss, mix):
     for per_example in (1, 4):
-        config = Config.of(loss=loss, mix=mix, clusters=20, restarts=1, epochs=1, per_example=per_example)
+        config = Config.of(
+            loss=loss, mix=mix, clusters=20, restarts=1, epochs=1, per_example=per_example, head=40, batch=128
+        )
         trainer = build_trainer(config, "cpu")
         before = [p.clone() for p in trainer.model.parameters()]
         trainer.run()
