@@ -1,8 +1,8 @@
 """Draw the figures of README and docs from stored results: ``python docs/make_pictures.py [NAME ...]``.
 
-docs/demo.png comes from runs/demo/results.json (``cll demo``), docs/encoders.png from results/encoders/*.json,
-docs/bench.png from results/bench/h200.json, docs/photographs.png from CIFAR-10 (``cll data get cifar10``) and
-results/self-training/predicted-seed0.csv (``cll predict`` on the first 16 test images, with the run of seed 0).
+docs/encoders.png comes from results/encoders/*.json, docs/bench.png from results/bench/h200.json, docs/photographs.png
+from CIFAR-10 (``cll data get cifar10``) and results/self-training/predicted-seed0.csv (``cll predict`` on the first 16
+test images, with the run of seed 0).
 """
 
 import csv
@@ -16,29 +16,7 @@ sys.path.insert(0, str(ROOT))  # for the benchmarks
 
 from benchmarks.report import bench_figure  # noqa: E402
 from complementary import data, labels, transitions  # noqa: E402
-from complementary.cli.demo import MIXES  # noqa: E402
 from complementary.reports import figures  # noqa: E402
-
-
-def demo() -> bytes:
-    """Accuracy curves and the noise ratio of each mixer, of the demo in runs/demo."""
-    results = json.loads((ROOT / "runs/demo/results.json").read_text())
-    figure, axes = figures.new_figure(9, 3.2, columns=2, width_ratios=[1.7, 1])
-    for name in MIXES:
-        runs = [[row["accuracy"] for row in r["history"]] for r in results if r["mix"] == name]
-        mean = [100 * sum(values) / len(values) for values in zip(*runs, strict=True)]
-        axes[0][0].plot(range(1, len(mean) + 1), mean, color=figures.COLORS[name], label=name, linewidth=1.8)
-    noise = {n: [r["oracle_noise_ratio"] for r in results if r["mix"] == n] for n in MIXES[1:]}
-    for place, (name, values) in enumerate(noise.items()):
-        height = 100 * sum(values) / len(values)
-        axes[0][1].bar(place, height, color=figures.COLORS[name], width=0.6)
-        axes[0][1].text(place, height + 0.3, f"{height:.1f} %", ha="center", fontsize=9)
-    axes[0][1].set_xticks(range(len(noise)), list(noise))
-    axes[0][0].set_xlabel("epoch", fontsize=9)
-    axes[0][0].legend(frameon=False, fontsize=9, loc="lower right")
-    _title(axes[0][0], f"test accuracy, %, mean of {len(results) // len(MIXES)} seeds")
-    _title(axes[0][1], "mixes with a wrong label")
-    return figures.png(figure)
 
 
 def encoders() -> bytes:
@@ -113,7 +91,7 @@ def _title(axis: Any, text: str) -> None:
     axis.set_title(text, fontsize=10, loc="left", color=figures.INK)
 
 
-FIGURES = {make.__name__: make for make in (demo, encoders, bench, photographs)}
+FIGURES = {make.__name__: make for make in (encoders, bench, photographs)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

@@ -50,14 +50,11 @@ def main(arguments: list[str]) -> None:
     query = Query(parse_where(options.where), rows, columns, by, options.value)
     results = read_results(options.paths, options.skip_damaged)
     text = render(summarize(results, query), options.format)
+    selected = results.select(query.where)
     for name in options.value:
-        missing = sum(row.get(name) is None for row in results.select(query.where))
-        if missing:
-            print(
-                f"{counted(missing, 'run')} without {name}, for example because there is no test set; "
-                "--value estimated_accuracy_selected needs none.",
-                file=sys.stderr,
-            )
+        if missing := sum(row.get(name) is None for row in selected):
+            hint = "; estimated_accuracy_selected needs no test set" if name.startswith("accuracy") else ""
+            print(f"{counted(missing, 'run')} without {name}{hint}.", file=sys.stderr)
     for message in results.skipped:
         print(f"skipped: {message}", file=sys.stderr)
     if results.repeated:
