@@ -59,7 +59,7 @@ def test_head_last_norm_has_no_scale_and_replaces_the_bias():
     [
         ("simsiam", [(512, 128), (512, 512)], [(128, 512), (512, 128)], (True, False)),
         ("byol", [(2048, 128), (256, 2048)], [(2048, 256), (256, 2048)], (False, False)),
-        ("mocov3", [(2048, 128), (256, 2048)], [(2048, 256), (256, 2048)], (True, True)),
+        ("mocov3", [(2048, 128), (256, 2048)], [(2048, 256), (256, 2048)], (True, False)),
     ],
 )
 def test_objective_heads_have_the_widths_of_the_papers(name, projector, predictor, last_norm):
@@ -457,3 +457,16 @@ def test_mocov3_compares_half_precision_projections_in_float32():
     found = moco().contrast(q, k)
     assert found.dtype == torch.float32
     assert float(found) == pytest.approx(info_nce(q, k, 0.2), rel=1e-5)
+
+
+def test_mocov3_compares_in_float32_under_autocast():
+    q, k = torch.randn(2, 7, 5, generator=generator(0, "x"))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = moco().contrast(q, k)
+    assert float(found) == pytest.approx(info_nce(q, k, 0.2), rel=1e-6)
+
+
+def test_mocov3_predictor_ends_without_batch_norm_and_bias():
+    last = moco().predictor[-1]
+    assert isinstance(last, nn.Linear)
+    assert last.bias is None

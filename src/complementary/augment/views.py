@@ -34,7 +34,9 @@ class Draw(NamedTuple):
     solarize: Tensor
 
 
-NUMBERS = 14  # random numbers per image and view
+TRIES = 10  # draws of area and aspect ratio before the crop falls back to the center of the image
+MAX_ASPECT = 4 / 3  # of a crop: width to height, or height to width
+NUMBERS = 2 * TRIES + 12  # random numbers per image and view
 
 
 @dataclass(frozen=True)
@@ -73,27 +75,24 @@ class Views:
             u: Numbers between 0 and 1, [NUMBERS, B].
             size: Height and width of the images.
         """
-        area = self.min_scale + (1 - self.min_scale) * u[0]
-        reach = (-area.log()).clamp_max(math.log(4 / 3))  # up to this aspect ratio, a box of this area fits the image
-        aspect = torch.exp((2 * u[1] - 1) * reach)
-        height = (size[0] * (area / aspect).sqrt()).round().clamp(1, size[0])
-        width = (size[1] * (area * aspect).sqrt()).round().clamp(1, size[1])
+        top, left, height, width = crop_boxes(u[: 2 * TRIES + 2], size, self.min_scale)
+        u = u[2 * TRIES + 2 :]
         b, c, s, h = self.strength
         return Draw(
-            top=(u[2] * (size[0] - height + 1)).floor(),
-            left=(u[3] * (size[1] - width + 1)).floor(),
+            top=top,
+            left=left,
             height=height,
             width=width,
-            flip=u[4] < self.flip,
-            jitter=u[5] < self.jitter,
-            brightness=1 + b * (2 * u[6] - 1),
-            contrast=1 + c * (2 * u[7] - 1),
-            saturation=1 + s * (2 * u[8] - 1),
-            hue=h * (2 * u[9] - 1),
-            grayscale=u[10] < self.grayscale,
-            blur=u[11] < self.blur,
-            sigma=0.1 + 1.9 * u[12],
-            solarize=u[13] < self.solarize,
+            flip=u[0] < self.flip,
+            jitter=u[1] < self.jitter,
+            brightness=1 + b * (2 * u[2] - 1),
+            contrast=1 + c * (2 * u[3] - 1),
+            saturation=1 + s * (2 * u[4] - 1),
+            hue=h * (2 * u[5] - 1),
+            grayscale=u[6] < self.grayscale,
+            blur=u[7] < self.blur,
+            sigma=0.1 + 1.9 * u[8],
+            solarize=u[9] < self.solarize,
         )
 
     def apply(self, images: Tensor, draw: Draw) -> Tensor:
@@ -120,6 +119,36 @@ class Views:
             return x
         x = torch.lerp(luminance(x).expand_as(x), x, per_image(draw.saturation)).clamp(0, 1)
         return shift_hue(x, draw.hue)
+
+
+def crop_boxes(u: Tensor, size: tuple[int, int], min_scale: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Boxes of random resized crops, with the distribution of torchvision's ``RandomResizedCrop``.
+
+    Area and aspect ratio are drawn together, up to `TRIES` times, until the box fits the image. If none fits, the box
+    is the largest one at the center that has an allowed aspect ratio. All draws are made at once, so there is no
+    data-dependent control flow.
+
+    Args:
+        u: Numbers between 0 and 1, [2 * TRIES + 2, B]: areas, aspect ratios, position from the top and the left.
+        size: Height and width of the images.
+        min_scale: Smallest share of the area.
+
+    Returns:
+        Top, left, height and width, in whole pixels, each [B].
+    """
+    area = size[0] * size[1] * (min_scale + (1 - min_scale) * u[:TRIES])  # [TRIES, B]
+    aspect = torch.exp((2 * u[TRIES : 2 * TRIES] - 1) * math.log(MAX_ASPECT))
+    heights, widths = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
+    fits = (heights >= 1) & (heights <= size[0]) & (widths >= 1) & (widths <= size[1])
+    height = torch.full_like(u[0], min(size[0], round(size[1] * MAX_ASPECT)))
+    width = torch.full_like(u[0], min(size[1], round(size[0] * MAX_ASPECT)))
+    top, left = torch.floor((size[0] - height) / 2), torch.floor((size[1] - width) / 2)
+    for i in reversed(range(TRIES)):  # so that the first box that fits is kept
+        height, width = torch.where(fits[i], heights[i], height), torch.where(fits[i], widths[i], width)
+    some = fits.any(0)
+    top = torch.where(some, (u[2 * TRIES] * (size[0] - height + 1)).floor(), top)
+    left = torch.where(some, (u[2 * TRIES + 1] * (size[1] - width + 1)).floor(), left)
+    return top, left, height, width
 
 
 def _where(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:

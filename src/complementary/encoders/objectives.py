@@ -85,12 +85,18 @@ class _WithTarget(Objective):
         torch._foreach_add_(target, online)
 
 
-def head(*widths: int, last_norm: bool) -> nn.Sequential:
-    """Linear layers with batch norm and ReLU between; ``last_norm`` adds a batch norm without scale at the end."""
+def head(*widths: int, last_norm: bool, last_bias: bool = True) -> nn.Sequential:
+    """Linear layers with batch norm and ReLU between.
+
+    Args:
+        widths: Features before the first layer, and after each layer.
+        last_norm: Whether a batch norm without scale and shift follows the last layer.
+        last_bias: Whether the last layer has a bias if no batch norm follows it.
+    """
     layers: list[nn.Module] = []
     for inner, outer in pairwise(widths[:-1]):
         layers += [nn.Linear(inner, outer, bias=False), nn.BatchNorm1d(outer), nn.ReLU()]
-    layers.append(nn.Linear(widths[-2], widths[-1], bias=not last_norm))
+    layers.append(nn.Linear(widths[-2], widths[-1], bias=last_bias and not last_norm))
     if last_norm:
         layers.append(nn.BatchNorm1d(widths[-1], affine=False))
     return nn.Sequential(*layers)
@@ -144,15 +150,16 @@ class BYOL(_WithTarget):
 class MoCoV3(_WithTarget):
     """Symmetric InfoNCE between online predictions and target projections, with the batch as negatives.
 
-    Projector D-2048-256, predictor 256-2048-256, temperature .2; the momentum of the target network rises from .99 to
-    1. The loss is a cross-entropy over the batch times twice the temperature, as in the paper.
+    Projector D-2048-256 with a batch norm at the end, predictor 256-2048-256 with neither batch norm nor bias at the
+    end (as in the published code for ResNets), temperature .2; the momentum of the target network rises from .99 to 1.
+    The loss is a cross-entropy over the batch times twice the temperature, as in the paper.
     """
 
     def __init__(
         self, backbone: Network, features: int, width: int = 2048, out: int = 256, temperature: float = 0.2
     ) -> None:
         projector = head(features, width, out, last_norm=True)
-        super().__init__(backbone, projector, head(out, width, out, last_norm=True))
+        super().__init__(backbone, projector, head(out, width, out, last_norm=False, last_bias=False))
         self.temperature = temperature
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
@@ -161,8 +168,9 @@ class MoCoV3(_WithTarget):
         return self.contrast(p1, z2) + self.contrast(p2, z1)
 
     def contrast(self, query: Tensor, key: Tensor) -> Tensor:
-        """Cross-entropy of finding key i for query i among all keys. [B, D], [B, D] -> scalar."""
-        similarity = F.normalize(query.float()) @ F.normalize(key.float()).T / self.temperature  # [B, B]
+        """Cross-entropy of finding key i for query i among all keys, in float32. [B, D], [B, D] -> scalar."""
+        with torch.autocast(query.device.type, enabled=False):  # otherwise the product would be bfloat16
+            similarity = F.normalize(query.float()) @ F.normalize(key.float()).T / self.temperature  # [B, B]
         same = torch.arange(len(query), device=query.device)
         return F.cross_entropy(similarity, same) * 2 * self.temperature
 
