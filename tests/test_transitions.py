@@ -47,6 +47,31 @@ def test_uniform_is_biased_by_one_and_noisy_by_zero(classes):
     torch.testing.assert_close(transitions.noisy(classes, 0), uniform)
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(3, 40), st.data())
+def test_designed_is_balanced_and_can_be_inverted(classes, data):
+    allowed = data.draw(st.integers(1, classes - 1))
+    main = None if allowed == 1 else data.draw(st.floats(1 / allowed + 0.1, 0.95) if allowed > 2 else st.just(0.8))
+    matrix = transitions.designed(classes, allowed, main)
+    one = torch.ones(classes, dtype=torch.float64)
+    torch.testing.assert_close(matrix.sum(1), one)
+    torch.testing.assert_close(matrix.sum(0), one)
+    assert ((matrix > 0).sum(1) == allowed).all()
+    assert (matrix.diagonal() == 0).all(), "the true class is never excluded"
+    torch.testing.assert_close(matrix.amax(1), one * (main or 1))
+    assert torch.linalg.matrix_rank(matrix) == classes
+    assert torch.equal(matrix, transitions.designed(classes, allowed, main)), "the same in every process"
+
+
+def test_designed_label_carries_more_bits_than_a_uniform_one():
+    def bits(matrix):  # mutual information of class and label, classes of equal size
+        return float(-(mean := matrix.mean(0)).xlogy(mean).sum() + matrix.xlogy(matrix).sum(1).mean()) / np.log(2)
+
+    assert bits(transitions.uniform(100)) == pytest.approx(np.log2(100 / 99))
+    assert bits(transitions.designed(100, 4)) == pytest.approx(np.log2(25))
+    assert bits(transitions.designed(100, 99)) == pytest.approx(np.log2(100 / 99))
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
 def test_noisy_has_the_rate_on_its_diagonal(rate):
     matrix = transitions.noisy(5, rate)
@@ -69,6 +94,8 @@ def test_decay_falls_from_one_to_one_over_ratio():
         ("uniform", transitions.uniform(4)),
         ("biased:10", transitions.biased(4, 10)),
         ("noisy:0.25", transitions.noisy(4, 0.25)),
+        ("designed:1", transitions.designed(4, 1)),
+        ("designed:2:0.75", transitions.designed(4, 2, 0.75)),
     ],
 )
 def test_parse_builds_the_matrix(spec, wanted):
@@ -120,6 +147,12 @@ def test_read_transition_names_a_missing_file(tmp_path):
         (lambda: transitions.biased(5, float("nan")), "nan.*at least 1"),
         (lambda: transitions.biased(5, 101), "101.*class 4.*at most 100"),
         (lambda: transitions.noisy(5, 1), "rate is 1"),
+        (lambda: transitions.designed(5, 0), "between 1 and 4"),
+        (lambda: transitions.designed(5, 5), "between 1 and 4"),
+        (lambda: transitions.designed(5, 4, 0.2), r"least 0\.25"),
+        (lambda: transitions.designed(5, 4, 1.0), "below 1"),
+        (lambda: transitions.designed(5, 1, 1.0), "below 1"),
+        (lambda: transitions.designed(4, 2), "invertible"),
         (lambda: transitions.noisy(5, -0.1), r"rate is -0\.1"),
         (lambda: transitions.noisy(5, float("nan")), "rate is nan"),
         (lambda: transitions.check_transition(torch.ones(3) / 3), r"\[3\].*\[3, 3\]"),
@@ -138,6 +171,9 @@ def test_transition_errors_name_the_value(call, found):
     [
         ("biased:x", "number"),
         ("noisy", "number"),
+        ("designed", "number"),
+        ("designed:x", "number"),
+        ("designed:2:much", "probability"),
         ("matrix:", r"matrix:FILE\.csv"),
         ("uniform:3", "uniform"),
         ("odd", "uniform"),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from complementary.errors import UserError
+from complementary.rng import generator
 
 # --- standard matrices ------------------------------------------------------------------------------------------------
 
@@ -59,6 +60,59 @@ def noisy(classes: int, rate: float) -> Tensor:
     if not 0 <= rate < 1:
         raise UserError(f"The noise rate is {rate}, but it must be at least 0 and below 1.")
     return (1 - rate) * uniform(classes) + rate * torch.eye(classes, dtype=torch.float64)
+
+
+def designed(classes: int, allowed: int, main: float | None = None) -> Tensor:
+    """Labels that are restricted on purpose: each class may be excluded by a few other classes only.
+
+    With many classes a uniform label says little (K = 100: 0.014 bit), so labels are designed with a known bias instead
+    (BICL, Mai et al. 2026). If the classes have equal sizes, a label carries log2(K) bits less the entropy of a row:
+    4.6 bits for K = 100 and four allowed labels. One allowed label names the class: that is a relabeled true label.
+
+    The published matrices draw the allowed labels of each class independently. Here the design is balanced (every label
+    is used equally often) and can be inverted: label = class + d along a random circle of the classes, for ``allowed``
+    distances d. Of 200 random choices of distances the one with the largest smallest singular value is kept. The matrix
+    depends on the arguments only.
+
+    Args:
+        classes: Number of classes K.
+        allowed: Number of labels that a class can get (1 to K - 1; K - 1 without ``main``: uniform).
+        main: Probability of one of them, and the others share the rest; None: all are equally likely.
+
+    Returns:
+        float64 [K, K], zero diagonal; rows and columns sum to 1.
+    """
+    if not 1 <= allowed < classes:
+        raise UserError(
+            f"A design allows {allowed} labels per class, but with {classes} classes it must be between 1 and "
+            f"{classes - 1}."
+        )
+    if main is not None and not 1 / allowed <= main < 1:
+        raise UserError(
+            f"The main label of a design has probability {main:g}, but with {allowed} allowed labels it must be at "
+            f"least {1 / allowed:.3g} and below 1."
+        )
+    weight = torch.full((allowed,), 1 / allowed, dtype=torch.float64)
+    if main is not None:
+        weight[0], weight[1:] = main, (1 - main) / (allowed - 1)
+    source = generator(0, "designed", classes, allowed)
+    circle = torch.randperm(classes, generator=source)
+    best, margin = torch.zeros(classes, dtype=torch.float64), 0.0
+    for _ in range(200):
+        row = torch.zeros(classes, dtype=torch.float64)
+        row[1 + torch.randperm(classes - 1, generator=source)[:allowed]] = weight
+        smallest = float(torch.fft.rfft(row).abs().min())  # the singular values of a circulant matrix
+        if smallest > margin:
+            best, margin = row, smallest
+    if margin < 1e-6:
+        raise UserError(
+            f"No design with {classes} classes and {allowed} equally likely labels has an invertible matrix; use "
+            "another number of labels, or give one of them a larger probability."
+        )
+    place = torch.arange(classes)
+    matrix = torch.empty(classes, classes, dtype=torch.float64)
+    matrix[circle[:, None], circle[None, :]] = best[(place[None, :] - place[:, None]) % classes]
+    return matrix
 
 
 def decay(ratio: float, classes: int) -> list[float]:
@@ -140,7 +194,8 @@ def parse(spec: str, classes: int, option: str | None = None) -> Tensor:
     """Build the matrix that a string describes.
 
     Args:
-        spec: ``uniform``, ``biased:RATIO``, ``noisy:RATE`` or ``matrix:FILE.csv``.
+        spec: ``uniform``, ``biased:RATIO``, ``noisy:RATE``, ``designed:COUNT``, ``designed:COUNT:SHARE`` or
+            ``matrix:FILE.csv``.
         classes: Number of classes K.
         option: The option that ``spec`` is the value of, for error messages.
 
@@ -159,6 +214,8 @@ def _parse(spec: str, classes: int) -> Tensor:
         return uniform(classes)
     if kind == "matrix" and value:
         return read_transition(value, classes)
+    if kind == "designed":
+        return _parse_design(spec, value, classes)
     makers = {"biased": (biased, "biased:10"), "noisy": (noisy, "noisy:0.05")}
     if kind in makers:
         make, example = makers[kind]
@@ -168,9 +225,21 @@ def _parse(spec: str, classes: int) -> Tensor:
             raise UserError(f"{spec!r} needs a number after the colon, such as {example}.") from None
         return make(classes, number)
     raise UserError(
-        f"{spec!r} is not known; use uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, or, for labels, "
-        "setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO or given (labels that come with the data)."
+        f"{spec!r} is not known; use uniform, biased:RATIO, noisy:RATE, designed:COUNT, matrix:FILE.csv, or, for "
+        "labels, setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO or given (labels that come with the data)."
     )
+
+
+def _parse_design(spec: str, value: str, classes: int) -> Tensor:
+    count, _, share = value.partition(":")
+    try:
+        numbers = int(count), float(share) if share else None
+    except ValueError:
+        raise UserError(
+            f"{spec!r} needs the number of allowed labels, such as designed:4, or also the probability of the main "
+            "one, such as designed:4:0.9."
+        ) from None
+    return designed(classes, *numbers)
 
 
 # --- estimation -------------------------------------------------------------------------------------------------------

@@ -23,6 +23,15 @@ def test_select_with_the_setups_of_the_paper():
     assert torch.equal(matrix, transitions.biased(10, 5))
 
 
+def test_select_draws_designed_labels_with_a_known_matrix():
+    dataset = load("digits")
+    _, matrix, excluded = select(Config.of(labels="designed:3:0.8"), dataset)
+    assert torch.equal(matrix, transitions.designed(10, 3, 0.8))
+    label, truth = excluded.argmax(1), dataset.train.truth
+    assert (matrix[truth, label] > 0).all(), "no label outside of the design"
+    assert abs(float((matrix[truth, label] > 0.5).double().mean()) - 0.8) < 4 * (0.16 / len(truth)) ** 0.5
+
+
 def test_select_with_the_draws_of_the_paper():
     truth = torch.arange(10).repeat_interleave(5000)
     split = Split(torch.zeros(50_000, 1), truth)
