@@ -28,7 +28,8 @@ from complementary.errors import UserError, one_of, require
 LossName = Literal["s-nl", "s-exp", "fwd", "dm"]
 MixerName = Literal["none", "mixup", "icm", "micm", "same-excluded", "intra-class", "extra-class"]
 ModelName = Literal["auto", "linear", "mlp", "cnn", "resnet18"]
-PolicyName = Literal["none", "cutout", "autoaugment", "randaugment"]
+PolicyName = Literal["none", "cutout", "autoaugment", "randaugment", "strong"]
+RecipeName = Literal["custom", "auto", "icm", "features", "self-training", "pocr", "plnl"]
 ObjectiveName = Literal["simsiam", "byol", "mocov3"]
 MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
     "none": "nothing",
@@ -54,8 +55,8 @@ class BaseConfig:
         return cls().with_(**options)
 
     def with_(self, **options: Any) -> Self:
-        """Return a copy with the given options, named flat."""
-        homes = options_of(type(self))
+        """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
+        homes, options = options_of(type(self)), RECIPES.get(options.get("recipe", ""), {}) | options
         for name in options:
             one_of("The option", name, homes)
         typed = {n: _typed(f"The option {n}", v, _type_of(type(self), homes[n], n), n) for n, v in options.items()}
@@ -71,7 +72,10 @@ class BaseConfig:
         return {n: getattr(getattr(self, home) if home else self, n) for n, home in homes.items()}
 
     def hash(self) -> str:
-        """A fingerprint of this configuration: 64 hexadecimal digits."""
+        """A fingerprint of the options that differ from their defaults: 64 hexadecimal digits.
+
+        A new option therefore keeps the fingerprint of earlier configurations, if its default is what was done before.
+        """
         return hashlib.sha256(json.dumps(_canonical(self), sort_keys=True).encode()).hexdigest()
 
 
@@ -104,15 +108,15 @@ def differences(a: BaseConfig, b: BaseConfig) -> list[str]:
 
 
 def _canonical(options: Any) -> dict[str, Any]:
-    """All options by section. An int becomes a float if the option is a float, so that 1 and 1.0 have the same hash."""
-    values = {}
+    """Options that differ from their defaults. An int becomes a float if the option is one: 1 and 1.0 have one hash."""
+    values, default = dict[str, Any](), type(options)()
     for name, hint in hints_of(type(options)).items():
         value = getattr(options, name)
         if dataclasses.is_dataclass(hint):
-            value = _canonical(value)
-        elif type(value) is int and float in (typing.get_args(hint) or (hint,)):
-            value = float(value)
-        values[name] = value
+            values |= _canonical(value)
+        elif value != getattr(default, name):
+            is_float = type(value) is int and float in (typing.get_args(hint) or (hint,))
+            values[name] = float(value) if is_float else value
     return values
 
 
@@ -274,6 +278,10 @@ class NetworkConfig:
 class TrainingConfig:
     """Training with Adam, as in the paper (which used lr 1e-4, batch 512, 300 epochs)."""
 
+    recipe: RecipeName = "custom"
+    """A method with its usual options: icm (mix in clusters), features (a linear layer on a frozen encoder),
+    self-training (fine-tune on pseudo-labels, usually the most accurate), pocr or plnl (published baselines). auto:
+    chosen for the data and the device. Options that are given override those of the recipe. custom: none."""
     loss: LossName = "s-nl"
     """s-nl, s-exp, fwd or dm."""
     transition: str = "auto"
@@ -295,13 +303,6 @@ class TrainingConfig:
     """Random horizontal flips; None: where that keeps the class (not for digits)."""
     policy: PolicyName = "none"
     """Strong augmentation after crop and flip: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
-    self_training: int = 0
-    """With inputs = features: epochs of self-training after the linear layer. The encoder is fine-tuned on
-    pseudo-labels that combine predictions and complementary labels. 0: none."""
-    self_training_lr: float = field(default=3e-4, metadata=ADVANCED)
-    """Maximum learning rate of self-training (cosine schedule)."""
-    self_training_policy: PolicyName = field(default="randaugment", metadata=ADVANCED)
-    """Strong augmentation during self-training, as policy."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -309,10 +310,78 @@ class TrainingConfig:
         require(self.estimate_epochs >= 1, "estimate_epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         require(self.lr > 0, "lr", self.lr, "above 0")
-        require(self.self_training >= 0, "self_training", self.self_training, "0 (none) or more")
-        require(self.self_training_lr > 0, "self_training_lr", self.self_training_lr, "above 0")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
+
+
+@dataclass(frozen=True)
+class SelfTrainingConfig:
+    """Self-training: the network is fine-tuned on pseudo-labels, after the training that the other options describe.
+
+    A teacher (EMA of the network) predicts each example. Its predictions are averaged over time and combined with the
+    complementary labels by Bayes' rule. The result is aligned with the class prior and sharpened. The network learns it
+    from strongly augmented, mixed inputs, by SGD with Nesterov momentum.
+    """
+
+    self_training: int = 0
+    """Epochs of self-training. It starts from a linear layer on features (inputs = features), or from the network that
+    was trained on the inputs themselves. 0: none."""
+    self_training_lr: float | None = field(default=None, metadata=ADVANCED)
+    """Maximum learning rate of self-training. None: in proportion to the squared norm of the filters, because the
+    weights of an encoder can be small, and a usual rate would destroy them."""
+    self_training_policy: PolicyName = field(default="strong", metadata=ADVANCED)
+    """Augmentation of the images that the network learns from, as policy; strong: RandAugment, then cutout."""
+    self_training_mix: Literal["none", "mixup", "icm", "micm"] = field(default="mixup", metadata=ADVANCED)
+    """How images and pseudo-labels are mixed."""
+    self_training_alpha: float = field(default=0.75, metadata=ADVANCED)
+    """Parameter of the distribution of its mixing weights, as alpha."""
+    teacher_ema: float = field(default=0.995, metadata=ADVANCED)
+    """Decay of the teacher's weights per step; 0: the network is its own teacher."""
+    memory: float = field(default=0.9, metadata=ADVANCED)
+    """Decay of the predictions that are remembered for each example; 0: only the latest."""
+    temperature: float = field(default=0.5, metadata=ADVANCED)
+    """Sharpening of the pseudo-labels; 1: none."""
+    align: bool = field(default=True, metadata=ADVANCED)
+    """Align the mean of the pseudo-labels with the class prior."""
+    prior: str = "estimate"
+    """Class prior: estimate (from complementary labels, no true labels), uniform, or shares such as 0.5,0.3,0.2."""
+    balanced: bool | None = None
+    """Train for a population with classes of equal size, not for one like the training data (logit adjustment by the
+    prior). None: if long_tail is above 1, because its test set is balanced."""
+    noise: float = field(default=0.1, metadata=ADVANCED)
+    """Inputs that are vectors: standard deviation of the noise that replaces augmentation, in standard deviations."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        require(self.self_training >= 0, "self_training", self.self_training, "0 (none) or more")
+        rate = self.self_training_lr
+        require(rate is None or rate > 0, "self_training_lr", rate, "above 0")
+        require(self.self_training_alpha > 0, "self_training_alpha", self.self_training_alpha, "above 0")
+        require(0 <= self.teacher_ema < 1, "teacher_ema", self.teacher_ema, "0 or more, and below 1")
+        require(0 <= self.memory < 1, "memory", self.memory, "0 or more, and below 1")
+        require(0 < self.temperature <= 1, "temperature", self.temperature, "above 0 and at most 1")
+        require(self.noise >= 0, "noise", self.noise, "0 or more")
+        self.shares()
+
+    def shares(self) -> tuple[float, ...] | None:
+        """The class prior, if it was given as numbers."""
+        if self.prior in ("estimate", "uniform"):
+            return None
+        try:
+            shares = tuple(map(float, self.prior.split(",")))
+        except ValueError:
+            raise UserError(
+                f"The prior is {self.prior!r}, but it must be estimate, uniform, or one share per class, such as "
+                "0.5,0.3,0.2.",
+                "prior",
+            ) from None
+        if abs(sum(shares) - 1) > 1e-3 or not all(0 < share < 1 for share in shares):
+            raise UserError(
+                f"The prior {self.prior} has the sum {sum(shares):.4g} and the smallest share {min(shares):.4g}; the "
+                "sum must be 1, and every share above 0.",
+                "prior",
+            )
+        return shares
 
 
 @dataclass(frozen=True)
@@ -325,20 +394,21 @@ class Config(BaseConfig):
     variant: VariantConfig = field(default_factory=VariantConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    pseudo_labels: SelfTrainingConfig = field(default_factory=SelfTrainingConfig)
     seed: int = 0
     """Determines labels, subset, clusters, initial weights and every random draw of the training."""
 
-    def __post_init__(self) -> None:
-        if self.training.self_training and self.dataset.inputs != "features":
-            raise UserError(
-                "Self-training starts from a classifier on features, but inputs is raw; set inputs to features.",
-                "inputs",
-            )
-
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
-        """What the mixer needs to know about each example: nothing, its cluster, or (oracles) its true class."""
-        return MIXED_WITHIN[self.mixing.mix]
+        """What the mixers need to know about each example: nothing, its cluster, or (oracles) its true class."""
+        p, first = self.pseudo_labels, MIXED_WITHIN[self.mixing.mix]
+        return MIXED_WITHIN[p.self_training_mix] if p.self_training and first == "nothing" else first
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the classifier is for a population with classes of equal size."""
+        chosen = self.pseudo_labels.balanced
+        return self.dataset.long_tail > 1 if chosen is None else chosen
 
     def as_coded(self) -> "Config":
         """Return a copy in which the method is that of the paper's published code, where the text says otherwise.
@@ -363,6 +433,15 @@ AS_CODED: dict[str, dict[str, Any]] = {
     "extra-class": {"alpha": 1.0, "same_class": True, "lam": "batch"},
 }
 """Options of each mixer in the paper's published code, where the text says otherwise."""
+
+
+_ON_FEATURES: dict[str, Any] = {"inputs": "features", "loss": "s-exp", "mix": "none", "epochs": 30, "batch": 512}
+RECIPES: dict[str, dict[str, Any]] = {
+    "icm": {"mix": "icm"},
+    "features": _ON_FEATURES,
+    "self-training": _ON_FEATURES | {"self_training": 150},
+}
+"""Options that a recipe sets."""
 
 
 @dataclass(frozen=True)

@@ -465,8 +465,26 @@ translate_y .7 9, autocontrast .9 0
 """.strip().splitlines()
 )
 
+
+@dataclass(frozen=True)
+class Strong(Policy):
+    """RandAugment, then cutout: the strong augmentation of semi-supervised learning (as in FixMatch).
+
+    ``fill`` is that of cutout.
+    """
+
+    def draw(self, count: int, shape: Shape, device: torch.device, generator: torch.Generator | None) -> Any:
+        """Draw the parameters of both."""
+        return RandAugment().draw(count, shape, device, generator), Cutout().draw(count, shape, device, generator)
+
+    def apply(self, images: Tensor, drawn: Any) -> Tensor:
+        """Apply both."""
+        return Cutout(fill=self.fill).apply(RandAugment().apply(images, drawn[0]), drawn[1])
+
+
 POLICIES: dict[str, type[Policy] | None] = {
     "none": None,
+    "strong": Strong,
     "cutout": Cutout,
     "autoaugment": AutoAugment,
     "randaugment": RandAugment,
@@ -477,13 +495,13 @@ def build(name: str, mean: Sequence[float] | None = None) -> Policy | None:
     """Build a policy.
 
     Args:
-        name: none, cutout, autoaugment or randaugment.
+        name: none, cutout, autoaugment, randaugment or strong.
         mean: Mean of each channel of the dataset on a 0 to 1 scale; cutout fills with it.
 
     Returns:
         The policy; None for ``none``.
     """
     policy = POLICIES[one_of("The policy", name, POLICIES, "policy")]
-    if policy is Cutout and mean is not None:
-        return Cutout(fill=tuple(round(255 * m) for m in mean))
+    if policy in (Cutout, Strong) and mean is not None:
+        return policy(fill=tuple(round(255 * m) for m in mean))  # type: ignore[misc]
     return None if policy is None else policy()

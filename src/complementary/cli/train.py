@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from complementary.cli.options import RunOptions, parse_run
-from complementary.config import Config
+from complementary.config import RECIPES, Config
 from complementary.reports.terminal import print_table, training_progress
 
 
@@ -29,8 +29,10 @@ class Train(RunOptions, Config):
 def main(arguments: list[str]) -> None:
     """Run ``cll train``."""
     options, config = parse_run(Train, Config, arguments, "cll train")
+    preset = {} if options.resume else dict(RECIPES.get(config.training.recipe, {}))
     if options.published_code:
-        preset = dict(config.as_coded().flat().items() - config.flat().items())
+        preset |= dict(config.as_coded().flat().items() - config.flat().items())
+    if preset:
         options, config = parse_run(Train, Config, arguments, "cll train", **preset)
     from complementary.engine.distributed import join_processes
     from complementary.training.run import run

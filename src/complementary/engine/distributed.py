@@ -113,6 +113,19 @@ class ProcessGroup:
         self.all_reduce(rows)
         return rows.to(own.device)
 
+    def all_gather_batch(self, own: Tensor) -> Tensor:
+        """The rows of a batch of all processes, in order of rank: [b, ...] -> [B, ...]."""
+        if self.world_size == 1:
+            return own
+        rows = torch.zeros(self.world_size, *own.shape, dtype=own.dtype, device=own.device)
+        rows[self.rank] = own
+        self.all_reduce(rows)
+        return rows.flatten(0, 1)
+
+    def own_part(self, batch: Tensor) -> Tensor:
+        """The rows of this process in what `all_gather_batch` returned: [B, ...] -> [b, ...]."""
+        return batch.chunk(self.world_size)[self.rank]
+
     def barrier(self) -> None:
         """Wait for all other processes."""
         self.broadcast(torch.zeros(1))

@@ -154,7 +154,7 @@ class SweepFolder:
 
 def _epochs(cell: Cell) -> int:
     """The number of lines that metrics.jsonl will have."""
-    return cell.config.training.self_training or cell.config.training.epochs
+    return cell.config.pseudo_labels.self_training or cell.config.training.epochs
 
 
 # --- running ------------------------------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from complementary import data, files, scores, transitions
+from complementary import data, files, priors, scores, transitions
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
-from complementary.training.self_training import SelfTrainer
+from complementary.training.self_training import SelfTrainer, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
 
@@ -80,21 +80,42 @@ def build_trainer(
     """Build the training loop of a configuration.
 
     Two trainings come first if the configuration needs them: one that estimates the transition matrix, and one of a
-    linear layer on frozen features before self-training. A resumed run repeats them.
+    classifier that self-training starts from. A resumed run repeats them.
     """
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
     task = build_task(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
-    if not config.training.self_training:
+    if not config.pseudo_labels.self_training:
         return Trainer(config, task, engine, processes)
-    assert task.encoder is not None  # checked by the configuration
-    trainer = SelfTrainer(config, task.with_images(dataset), task.encoder, engine, processes)
-    first = _train_first(config, task, engine, processes, "on features, ", progress)
+    return _start_self_training(config, task, dataset, engine, processes, progress)
+
+
+def _start_self_training(
+    config: Config, task: Task, dataset: Dataset, engine: Engine, processes: ProcessGroup, progress: Progress | None
+) -> SelfTrainer:
+    """Train the classifier that self-training starts from, and estimate the class prior from it."""
+    first = _train_first(config, task, engine, processes, "first classifier, ", progress)
     if first.selected:
         first.model.load_state_dict(first.selected)
-    trainer.begin(processes.broadcast(_predict(first, task)), accuracies(first.history))
+    before = accuracies(first.history)
+    probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model.cpu(), task.encoder
+    if encoder is not None:
+        network = fine_tuned_network(encoder, network, task.mean, task.std, config.seed)
+        task = task.with_images(dataset)
+    prior = _prior(config, probabilities, task)
+    trainer = SelfTrainer(config, task, network, engine, processes, encoder)
+    trainer.begin(probabilities, prior, before)
     return trainer
+
+
+def _prior(config: Config, probabilities: Tensor, task: Task) -> priors.Prior:
+    shares, classes = config.pseudo_labels.shares(), len(task.classes)
+    if shares is not None:
+        return priors.given(shares, classes)
+    if config.pseudo_labels.prior == "uniform":
+        return priors.uniform(classes)
+    return priors.estimate(probabilities, task.excluded, task.transition)
 
 
 def _estimate_transition(
@@ -135,7 +156,7 @@ def _write_weights(trainer: Trainer, folder: Path) -> None:
         "std": task.std.tolist(),
         "features": task.encoder is not None,
     }
-    files.write_checkpoint(folder / "last.safetensors", trainer.model.state_dict(), record)
+    files.write_checkpoint(folder / "last.safetensors", trainer.evaluated.state_dict(), record)
     if trainer.selected:
         files.write_checkpoint(folder / "selected.safetensors", trainer.selected, record)
     if task.encoder is not None:
@@ -153,7 +174,7 @@ def summarize(trainer: Trainer) -> dict[str, Any]:
     known = "accuracy" in last
     return {
         **accuracies(history),
-        **(_before(trainer.accuracy_before) if isinstance(trainer, SelfTrainer) else {}),
+        **(_self_training(trainer) if isinstance(trainer, SelfTrainer) else {}),
         **({f"{k}_last": v for k, v in _by_class(last, summary).items()} if known else {}),
         **({f"{k}_selected": v for k, v in _by_class(selected, summary).items()} if known and selected else {}),
         "oracle_noise_ratio": summary.pop("oracle_noise_ratio", None),
@@ -188,8 +209,17 @@ def _selected(history: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(history, key=lambda row: row["scel"]) if "scel" in history[-1] else None
 
 
-def _before(first: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}_before_self_training": first.get(name) for name in ("accuracy_last", "accuracy_selected")}
+def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
+    """What self-training started from, and how healthy its pseudo-labels were at the end."""
+    before, last = trainer.before, trainer.history[-1]
+    names = ("accuracy_last", "accuracy_selected")
+    return {
+        **{f"{name}_before_self_training": before.get(name) for name in names},
+        "self_training_lr": trainer.lr,
+        "prior": before["prior"],
+        "gauge_last": last.get("gauge"),
+        "confidence_last": last.get("confidence"),
+    }
 
 
 def _by_class(row: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:

@@ -1,44 +1,66 @@
-"""Self-training: fine-tune the encoder on soft pseudo-labels, starting from a classifier on its frozen features.
+"""Self-training: fine-tune a network on soft pseudo-labels (beliefs) from its predictions and complementary labels.
 
-The pseudo-labels of an example combine the classifier's predictions with the complementary labels by Bayes' rule. The
-network is the encoder with a new last layer. It is trained on strongly augmented images with the pseudo-labels and the
-complementary labels. After every epoch the predictions are updated by an exponential moving average (EMA). True labels
-are not used.
+One step:
+
+1. A teacher, the EMA of the network, predicts a weakly augmented view. The remembered prediction of each example moves
+   towards it.
+2. The remembered prediction times the likelihood of the complementary labels (Bayes' rule) is the posterior. Aligned
+   with the class prior and sharpened, it is the belief.
+3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
+
+The teacher at the end is the result. True labels are not used.
 """
 
+import copy
 import functools
+import logging
+import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from complementary import networks
+from complementary import networks, priors
+from complementary.augment import auto
+from complementary.augment.crop import normalize
 from complementary.config import Config
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.loop import set_lr
+from complementary.engine.loop import add_prefix, set_lr, strip_prefix
+from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
-from complementary.training.task import Task
+from complementary.mixing import GroupMixup
+from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
 
-MOMENTUM = 0.95  # of the EMA of the predictions
+log = logging.getLogger(__name__)
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
+WARM_UP = 2  # epochs
+PERIOD = 7 / 16  # of the cosine: the learning rate ends at a fifth, since the teacher averages the last steps
+ALIGNMENT = 0.99  # decay of the running mean of the posteriors
+EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
+COLLAPSED = 0.5  # gauge of the beliefs
 
 
 class SelfTrainer(Trainer):
-    """The training loop of an encoder with a classifier on top.
+    """The training loop of self-training.
 
     Args:
         config: The configuration.
-        task: The task, with images as inputs.
-        encoder: Initializes the network.
+        task: The task, with the inputs of the network.
+        network: The network to start from.
         device: The device, or the engine that computes.
         processes: The processes that share the work.
+        encoder: The encoder that the network was initialized with, if any; a resumed run checks that it is the same.
 
     Attributes:
-        predictions: EMA of the class probabilities of the training examples of all processes, float [N, K].
-        pseudo_labels: Soft pseudo-labels of the examples of this process, float [n, K].
-        accuracy_before: Accuracies of the classifier on frozen features.
+        teacher: EMA of the network. It is evaluated, and its weights are the result.
+        memory: Remembered class probabilities of the training examples of all processes, float [N, K].
+        mean_posterior: Running mean of the posteriors, float [K].
+        prior: Class prior that the beliefs are aligned with, float [K].
+        log_prior: Added to the logits in training: the logarithm of the prior if ``balanced``, else 0; float [K].
+        before: Metrics of the classifier that self-training started from.
     """
 
     stage, lr_option = "self-training, ", "self_training_lr"
@@ -47,101 +69,277 @@ class SelfTrainer(Trainer):
         self,
         config: Config,
         task: Task,
-        encoder: FrozenEncoder,
+        network: networks.Network,
         device: str | torch.device | Engine,
         processes: ProcessGroup = SINGLE_PROCESS,
+        encoder: FrozenEncoder | None = None,
     ) -> None:
-        t, self.encoder = config.training, encoder
-        options = {"epochs": t.self_training, "lr": t.self_training_lr, "policy": t.self_training_policy}
-        super().__init__(config.with_(**options), task, device, processes)
-        self.config, self.config_hash, self.lr = config, config.hash(), t.self_training_lr
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr_value(self.lr)
-        self.loss = functools.partial(self.engine.compiled(pseudo_label_loss), LOSSES[t.loss])
-        self.predictions = torch.full((self.examples, len(task.classes)), 1 / len(task.classes), device=self.device)
-        self.pseudo_labels = self._posterior()
-        self.accuracy_before: dict[str, Any] = {}
-        train_logits = functools.partial(self.logits, self.task.train)
-        self.train_logits = train_logits if self.streamed else self.capture(train_logits)
+        p, self.start, self.encoder = config.pseudo_labels, network, encoder
+        self.lr = suitable_lr(network) if p.self_training_lr is None else p.self_training_lr
+        super().__init__(config.with_(epochs=p.self_training), task, device, processes)
+        self.config, self.config_hash = config, config.hash()
+        classes = len(task.classes)
+        self.memory = torch.full((self.examples, classes), 1 / classes, device=self.device)
+        self.mean_posterior = torch.full((classes,), 1 / classes, device=self.device)
+        self.prior = torch.full((classes,), 1 / classes, device=self.device)
+        self.log_prior = torch.zeros(classes, device=self.device)
+        self.log_likelihood = log_likelihood(self.task.excluded, self.task.transition)
+        self.before: dict[str, Any] = {}
+        kind = "fwd" if config.training.loss == "fwd" else "s-nl"
+        self.loss = functools.partial(self.engine.compiled(pseudo_label_loss), LOSSES[kind])
+        self.to_beliefs = functools.partial(self.engine.compiled(beliefs), p.temperature)
 
-    def begin(self, predictions: Tensor, accuracy_before: dict[str, Any]) -> None:
-        """Start from the predictions [N, K] of a classifier on features; its accuracies are reported in the result."""
-        self.predictions.copy_(predictions)
-        self.pseudo_labels.copy_(self._posterior())
-        self.accuracy_before = accuracy_before
+    def begin(self, probabilities: Tensor, prior: priors.Prior, before: dict[str, Any]) -> None:
+        """Start from the predictions [N, K] of a classifier.
 
-    def build_network(self) -> networks.Network:
-        """The encoder with a new last layer."""
-        assert self.encoder is not None
-        backbone, task = self.encoder.backbone, self.task
-        model = networks.build(backbone.kind, task.shape, len(task.classes), self.config.seed, backbone.max_pool)
-        model.load_state_dict(model.state_dict() | backbone.state_dict())
-        return model
+        Args:
+            probabilities: Its class probabilities for the training examples of all processes, [N, K].
+            prior: The class prior.
+            before: Its metrics, which are reported in the result.
+        """
+        self.before = before | {"prior": prior.share.tolist()}
+        self.prior.copy_(prior.share)
+        if self.config.is_balanced:
+            self.log_prior.copy_(self.prior.log())
+        self.memory.copy_(probabilities)
+        own = self.memory[self.processes.shard()].log() + self.log_likelihood
+        self.mean_posterior.copy_(self.processes.all_gather(own.softmax(1), self.examples).mean(0))
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
-    def load(self, index: Tensor, random: torch.Generator | None, batch: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As in `Trainer`, but the excluded classes are followed by the pseudo-labels, float [B, 2 K]."""
-        x, excluded = super().load(index, random, batch)
-        return x, torch.cat([excluded, self.pseudo_labels[index]], 1)
+    def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
+        self.model.train()
+        weak, strong = self.views(index, random, batch)
+        targets = torch.cat([self.task.excluded[index].float(), self.update_beliefs(index, weak)], 1)
+        if self.mixer is not None:
+            draw = self.mixer.draw(len(index), self.device, random)
+            strong, targets = self.mix(self.mixer, strong, targets, self.task.cluster, index, draw, random)
+        with self.engine.autocast():
+            logits = self.forward(self.model, strong)
+        loss = self.loss(logits, targets, self.log_prior, self.loss_transition).mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        loss = self.processes.average_gradients(self.model, loss.detach())
+        self.optimizer.step()
+        update_teacher(self.teacher, self.model, self.config.pseudo_labels.teacher_ema)
+        return loss
+
+    def views(self, index: Tensor, random: torch.Generator, batch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A weakly and a strongly augmented view of the examples at ``index`` int [B], each [B, ...] and normalized."""
+        inputs, positions = self.locate(index, batch)
+        if self.augment is None:
+            x = normalize(inputs[positions], self.task.mean, self.task.std)
+            noise = torch.randn(x.shape, device=self.device, generator=random)
+            return x, x + self.config.pseudo_labels.noise * noise
+        weak, strong = (
+            self.take(self.augment, inputs, positions, self.augment.draw(len(index), self.device, random))
+            for _ in range(2)
+        )
+        strong = strong if self.policy is None else self.policy(strong, random)
+        return normalize(weak, self.task.mean, self.task.std), normalize(strong, self.task.mean, self.task.std)
+
+    @torch.no_grad()
+    def update_beliefs(self, index: Tensor, weak: Tensor) -> Tensor:
+        """Update the remembered predictions of the examples at ``index`` int [B] -> their beliefs [B, K]."""
+        self.teacher.eval()
+        with self.engine.autocast():
+            logits = self.forward(self.teacher, weak)
+        rows = index * self.processes.world_size + self.processes.rank  # positions among the examples of all processes
+        rows, logits = (self.processes.all_gather_batch(part) for part in (rows, logits.float()))
+        predicted = (logits + self.log_prior).softmax(1)
+        remembered = self.memory[rows].lerp(predicted, 1 - self.config.pseudo_labels.memory)
+        self.memory.index_copy_(0, rows, remembered)
+        likelihood = self.processes.all_gather_batch(self.log_likelihood[index])
+        found, posterior = self.to_beliefs(remembered, likelihood, self.alignment())
+        self.mean_posterior.lerp_(posterior.mean(0), 1 - ALIGNMENT)
+        return self.processes.own_part(found)  # type: ignore[no-any-return]
+
+    def alignment(self) -> Tensor:
+        """Factors that align the mean of the posteriors with the prior, [K]."""
+        if not self.config.pseudo_labels.align:
+            return torch.ones_like(self.prior)
+        return self.prior / self.mean_posterior.clamp_min(1e-6)
 
     def on_step_start(self) -> None:
-        """Set the learning rate: linear warm-up during the first epoch, and a cosine schedule."""
-        warm_up = min(1.0, (self.global_step + 1) / self.steps_per_epoch)
-        for group in self.optimizer.param_groups:
-            set_lr(group, self.lr * warm_up * self.cosine_factor())
+        """Set the learning rate: linear warm-up, then a part of a cosine."""
+        warm_up = min(1.0, (self.global_step + 1) / (WARM_UP * self.steps_per_epoch))
+        done = self.global_step / (self.epochs * self.steps_per_epoch)
+        set_lr(self.optimizer.param_groups[0], self.lr * warm_up * math.cos(math.pi * PERIOD * done))
 
-    def on_epoch_start(self) -> None:
-        """Update predictions and pseudo-labels."""
-        super().on_epoch_start()
-        if self.epoch > 0:
-            own = self.predictions[self.processes.shard()].lerp(self.train_logits().softmax(1), 1 - MOMENTUM)
-            self.predictions.copy_(self.processes.all_gather(own, self.examples))
-            self.pseudo_labels.copy_(self._posterior())
+    # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def _posterior(self) -> Tensor:
-        return posterior(self.predictions[self.processes.shard()], self.task.excluded, self.task.transition)
+    @property
+    def evaluated(self) -> networks.Network:
+        return self.teacher
+
+    def evaluate(self) -> dict[str, Any]:
+        """The metrics of `Trainer`, and how healthy the beliefs are.
+
+        ``confidence`` is the mean of the largest remembered probability. ``gauge`` compares the effective number of
+        classes (the exponential of the entropy of the mean prediction) with that of the prior; near 1 is healthy.
+        """
+        mean = self.memory.mean(0)
+        gauge = float((entropy(mean) - entropy(self.prior)).exp())
+        if gauge < COLLAPSED and not any(row.get("gauge", 1) < COLLAPSED for row in self.history):
+            log.warning(
+                "Self-training is collapsing: at epoch %d the predictions cover only %.0f %% of the expected number of "
+                "classes. Its result may be worse than the classifier it started from (accuracies ... before "
+                "self-training). Try a better encoder, a lower self_training_lr, or a transition matrix that fits.",
+                self.epoch + 1,
+                100 * gauge,
+            )
+        return super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def build_network(self) -> networks.Network:
+        """The network to start from, and its teacher."""
+        self.teacher = copy.deepcopy(self.start).requires_grad_(False).to(self.device)
+        if len(self.task.shape) == 3:
+            self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return copy.deepcopy(self.start)
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        """SGD with Nesterov momentum."""
+        weights, rate = self.model.parameters(), self.lr_value(self.lr)
+        return torch.optim.SGD(weights, rate, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True, fused=True)
+
+    def build_augmentation(self) -> tuple[Any, Any]:
+        """Crop and flip for the weak view; the policy of self-training for the strong one."""
+        augment, _ = super().build_augmentation()
+        name = self.config.pseudo_labels.self_training_policy
+        return augment, None if augment is None else auto.build(name, self.task.mean.tolist())
+
+    def build_mixer(self) -> GroupMixup | None:
+        """The mixer of self-training."""
+        p = self.config.pseudo_labels
+        return build_mixer(self.config.with_(mix=p.self_training_mix, alpha=p.self_training_alpha), self.task)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
+    def networks(self) -> list[nn.Module]:
+        return [self.model, self.teacher]
+
     def tensors(self) -> dict[str, Tensor]:
-        return super().tensors() | {"predictions": self.predictions}
+        teacher = add_prefix("teacher", self.teacher.state_dict())
+        return super().tensors() | teacher | {"memory": self.memory, "mean_posterior": self.mean_posterior}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         super().load_tensors(tensors)
-        self.predictions.copy_(tensors["predictions"])
-        self.pseudo_labels.copy_(self._posterior())
+        self.teacher.load_state_dict(strip_prefix("teacher", tensors))
+        self.memory.copy_(tensors["memory"])
+        self.mean_posterior.copy_(tensors["mean_posterior"])
 
 
-def posterior(predictions: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
-    """Combine predictions and complementary labels by Bayes' rule, as if the labels of an example were independent.
+# --- pure functions -------------------------------------------------------------------------------------------------
+
+
+def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
+    """Logarithm of the probability of the complementary labels of each example, given each class.
+
+    The labels of an example count as independent.
 
     Args:
-        predictions: Class probabilities, [N, K].
         excluded: Complementary labels, [N, K].
-        transition: Probability of each complementary label given the class, [K, K].
+        transition: Probability of each label given the class, [K, K].
 
     Returns:
-        Class probabilities, [N, K]; nearly zero for excluded classes if labels are never wrong.
+        float [N, K].
     """
-    log_likelihood = transition.to(predictions.device, torch.float32).clamp_min(1e-12).log()
-    with torch.autocast(predictions.device.type, enabled=False):  # the product must not be bfloat16
-        return (predictions.clamp_min(1e-6).log() + excluded.float() @ log_likelihood.T).softmax(1)
+    logarithm = transition.to(excluded.device, torch.float32).clamp_min(1e-12).log()
+    with torch.autocast(excluded.device.type, enabled=False):  # the product must not be bfloat16
+        return excluded.float() @ logarithm.T
 
 
-def pseudo_label_loss(loss: Loss, logits: Tensor, labels: Tensor, transition: Tensor | None = None) -> Tensor:
-    """Sum of a complementary loss and the cross-entropy with the pseudo-labels.
+def beliefs(temperature: float, remembered: Tensor, likelihood: Tensor, alignment: Tensor) -> tuple[Tensor, Tensor]:
+    """Combine predictions and complementary labels by Bayes' rule, align the result with the prior, and sharpen it.
+
+    Args:
+        temperature: 1: no sharpening.
+        remembered: Class probabilities, [B, K].
+        likelihood: Logarithm of the likelihood of the labels, [B, K].
+        alignment: Factor of each class, [K].
+
+    Returns:
+        The beliefs and the posteriors (before alignment and sharpening), each [B, K].
+    """
+    joint = remembered.clamp_min(1e-6).log() + likelihood
+    return ((joint + alignment.log()) / temperature).softmax(1), joint.softmax(1)
+
+
+def pseudo_label_loss(
+    loss: Loss, logits: Tensor, targets: Tensor, log_prior: Tensor, transition: Tensor | None = None
+) -> Tensor:
+    """Sum of a complementary loss and the cross-entropy with the beliefs.
 
     Args:
         loss: The complementary loss.
         logits: [B, K].
-        labels: Excluded classes and pseudo-labels side by side, [B, 2 K]. Pseudo-labels that mixing has added up
-            (``share = hard-label``) are normalized.
+        targets: Excluded classes and beliefs side by side, [B, 2 K].
+        log_prior: Added to the logits, [K].
         transition: For the complementary loss, [K, K].
 
     Returns:
         The loss of each example, [B].
     """
-    excluded, target = labels[:, : logits.shape[1]], labels[:, logits.shape[1] :]
-    target = target / target.sum(1, keepdim=True).clamp_min(1)
-    return loss(logits, excluded, transition) - (target * logits.float().log_softmax(1)).sum(1)
+    logits = logits.float() + log_prior
+    excluded, belief = targets[:, : logits.shape[1]], targets[:, logits.shape[1] :]
+    return loss(logits, excluded, transition) - (belief * logits.log_softmax(1)).sum(1)
+
+
+@torch.no_grad()
+def update_teacher(teacher: nn.Module, student: nn.Module, decay: float) -> None:
+    """EMA of weights and batch-norm statistics, in place: teacher = decay * teacher + (1 - decay) * student."""
+    old, new = ([*network.parameters(), *network.buffers()] for network in (teacher, student))
+    averaged = [(a, b) for a, b in zip(old, new, strict=True) if a.is_floating_point()]
+    torch._foreach_lerp_([a for a, _ in averaged], [b for _, b in averaged], 1 - decay)
+    for a, b in zip(old, new, strict=True):
+        if not a.is_floating_point():  # number of batches
+            a.copy_(b)
+
+
+def entropy(distribution: Tensor) -> Tensor:
+    """Of a distribution [K], in nats."""
+    return -(distribution * distribution.clamp_min(1e-12).log()).sum()
+
+
+def suitable_lr(network: nn.Module) -> float:
+    """A learning rate that fits the weights of a network.
+
+    A filter before a batch norm turns by about lr / |w|^2 times its gradient at norm 1, so the rate must be in
+    proportion to |w|^2. Weight decay makes the filters of a long pretraining small: .015 after 800 epochs of SimSiam,
+    where .006 is right and .06 destroys the encoder, against 2 in a new ResNet-18.
+    """
+    norms = [
+        module.weight.detach().square().flatten(1).sum(1).mean()
+        for module in network.modules()
+        if isinstance(module, nn.Conv2d)
+    ]
+    return HIGHEST_LR if not norms else min(HIGHEST_LR, EFFECTIVE_LR * float(torch.stack(norms).median()))
+
+
+def fine_tuned_network(
+    encoder: FrozenEncoder, linear: networks.Network, mean: Tensor, std: Tensor, seed: int
+) -> networks.Network:
+    """The encoder and a linear layer on its standardized features as one network.
+
+    Args:
+        encoder: The encoder.
+        linear: A `networks.Linear` on features that were standardized.
+        mean: Mean of the features, [D].
+        std: Standard deviation of the features, [D].
+        seed: Of the initial weights, which are all replaced.
+    """
+    if linear.kind != "linear":
+        raise UserError(
+            f"Self-training on an encoder starts from a linear layer, but the model is {linear.kind}; use linear or "
+            "auto.",
+            "model",
+        )
+    backbone, classes = encoder.backbone, linear.fc.out_features
+    network = networks.build(backbone.kind, encoder.shape, classes, seed, backbone.max_pool)
+    weight, bias = linear.fc.weight.detach().cpu(), linear.fc.bias.detach().cpu()
+    scaled = weight / std.cpu()
+    fc = {"fc.weight": scaled, "fc.bias": bias - scaled @ mean.cpu()}
+    network.load_state_dict(network.state_dict() | backbone.state_dict() | fc)
+    return network

@@ -38,7 +38,8 @@ class Trainer(TrainingLoop):
         processes: The processes that share the work.
 
     Attributes:
-        model: The network.
+        model: The network that is trained.
+        evaluated: The network that is evaluated, and whose weights are the result: the same one, or an average of it.
         selected: Weights of the epoch with the lowest SCEL on the validation split; empty without one.
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
     """
@@ -59,15 +60,9 @@ class Trainer(TrainingLoop):
         if len(task.shape) == 3:  # images: the layout in which convolutions are fastest
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.to(self.device)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            t.lr,
-            weight_decay=t.weight_decay,
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
-        self.augment, self.policy = self._build_augmentation()
-        self.mixer = self._build_mixer()
+        self.optimizer = self.build_optimizer()
+        self.augment, self.policy = self.build_augmentation()
+        self.mixer = self.build_mixer()
         self.loss_transition = task.loss_transition.to(self.device, torch.float32)
         self.selected: dict[str, Tensor] = {}
         self.take, self.forward = engine.compiled(take), engine.compiled(forward)
@@ -129,11 +124,15 @@ class Trainer(TrainingLoop):
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
+    @property
+    def evaluated(self) -> networks.Network:
+        return self.model
+
     def scores(self) -> dict[str, Any]:
         """Evaluate; keep the weights if no earlier epoch had a lower SCEL."""
         found = self.evaluate()
         if "scel" in found and found["scel"] < min((row["scel"] for row in self.history), default=math.inf):
-            self.selected = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+            self.selected = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
         return found
 
     def evaluate(self) -> dict[str, Any]:
@@ -154,12 +153,10 @@ class Trainer(TrainingLoop):
     @torch.no_grad()
     def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
         """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K]."""
-        self.model.eval()
+        network = self.evaluated.eval()
         task, prefetch = self.task, True if self.streamed else None
         with self.engine.autocast():
-            parts = [
-                self.model(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)
-            ]
+            parts = [network(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)]
         return torch.cat(parts).float()
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -170,7 +167,14 @@ class Trainer(TrainingLoop):
         name = kind.model if kind.model != "auto" else _default_model(task)
         return networks.build(name, task.shape, len(task.classes), self.config.seed, kind.max_pool)
 
-    def _build_augmentation(self) -> tuple[CropAndFlip | None, auto.Policy | None]:
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        """Adam."""
+        t, capturable = self.config.training, self.device.type == "cuda"
+        weights = self.model.parameters()
+        return torch.optim.Adam(weights, t.lr, weight_decay=t.weight_decay, fused=True, capturable=capturable)
+
+    def build_augmentation(self) -> tuple[CropAndFlip | None, auto.Policy | None]:
+        """Crop and flip, and the policy for stronger augmentation; None for vectors."""
         t, shape = self.config.training, self.task.shape
         if len(shape) != 3:
             if t.policy != "none":
@@ -186,7 +190,8 @@ class Trainer(TrainingLoop):
         flip = self.task.flip if t.flip is None else t.flip
         return CropAndFlip(padding, flip), auto.build(t.policy, self.task.mean.tolist())
 
-    def _build_mixer(self) -> GroupMixup | None:
+    def build_mixer(self) -> GroupMixup | None:
+        """The mixer; None: examples are not mixed."""
         if self.streamed and self.config.variant.partners_from == "dataset":
             raise UserError(
                 "partners_from = dataset needs inputs on the device, but these are streamed; use batch, or stop "
