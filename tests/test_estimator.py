@@ -23,7 +23,6 @@ NOT_Y = np.arange(40) % 3
 INHERENT = {
     "check_fit_score_takes_y": "the second parameter of fit is not_y: naming it y would hide that it means 'not'",
     "check_classifiers_one_label": "labels that all exclude one class leave the other classes, not this one",
-    "check_classifiers_classes": "classes are numbered from 0: a class that no label excludes must still exist",
 }
 
 
@@ -56,6 +55,24 @@ def test_fit_accepts_every_form_of_labels(digits, form):
     model = ComplementaryClassifier(mix="icm", clusters=30, epochs=40, batch=128).fit(vectors[300:], forms[form][300:])
     assert model.score(vectors[:300], truth[:300]) > (0.75 if form != "vector" else 0.5)
     assert model.predict_proba(vectors[:5]).sum(1) == pytest.approx(np.ones(5), abs=1e-5)
+
+
+def test_fit_with_names_predicts_names(digits):
+    _, vectors, truth, excluded = digits
+    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    model = ComplementaryClassifier(mix="none", epochs=20, batch=128)
+    named = clone(model).fit(vectors, [set(names[row == 1]) for row in excluded])
+    assert named.classes_.tolist() == sorted(names)
+    assert named.score(vectors, names[truth]) > 0.75
+    assert named.estimated_accuracy(vectors, [list(names[row == 1]) for row in excluded]) > 0.75
+    assert named.predictor_.classes == tuple(sorted(names))
+    ordered = clone(model).fit(vectors, [set(names[row == 1]) for row in excluded], classes=list(names))
+    numbered = clone(model).fit(vectors, excluded)
+    assert ordered.classes_.tolist() == names.tolist()
+    assert np.array_equal(ordered.predict_proba(vectors), numbered.predict_proba(vectors))
+    assert np.array_equal(ordered.predict(vectors), names[numbered.predict(vectors)])
+    with pytest.raises(UserError, match="their names"):
+        named.score(vectors, truth)
 
 
 @pytest.mark.slow
@@ -252,6 +269,7 @@ print(model.fit(np.zeros((40, 2)), np.arange(40) % 3).predict_proba(np.zeros((1,
         (np.zeros((4, 2)), [{0, 1, 2}, {1}, {2}, {2}], "Example 0"),
         (np.zeros((4, 2)), np.array([0.5, 1, 2, 0]), "continuous"),
         (np.zeros((4, 2)), 7, "int"),
+        (np.zeros((4, 2)), ["cat", "dog", None, "cat"], "Example 2"),
     ],
 )
 def test_fit_rejects_bad_input(x, not_y, found):

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -225,10 +226,19 @@ def test_to_excluded_keeps_sets(case):
         ([float("nan"), 1], None, "integers.*NaN"),
         ([float("inf"), 1], None, "infinity"),
         ([{0.5}], 3, "integers.*fraction"),
-        (["cat", "dog"], None, "integers"),
-        (np.array(["cat", "dog"]), None, "integers"),
         (np.array([1, None]), None, "integers"),
-        ([{"cat"}], None, "integers"),
+        (["cat", 1], None, "Example 1 is 1.*names"),
+        (["cat", None], None, "Example 1 has no label"),
+        ([{"cat"}, {"dog", ""}], None, "Example 1 has no label"),
+        ([{"cat"}, set()], ["cat", "dog"], "Example 1 excludes no class"),
+        ([{"cat"}], None, "Example 0 excludes every class"),
+        (["cat", "dgo"], ["cat", "dog"], "Example 1.*'dgo'.*mean 'dog'"),
+        (["cat", "Ship"], ["cat", "dog", "SHIP"], "mean 'SHIP'"),
+        (["cat", "zebra"], ["cat", "dog"], "'zebra'.*cat, dog"),
+        (["cat", "dog"], 3, "name 2 classes.*3"),
+        (["cat", "dog"], ["cat", "dog", "cat"], "cat more than once"),
+        ([0, 1, 2], ["cat", "dog"], r"label is 2 \(example 2\)"),
+        ("cat", None, "found str"),
         ([1, {0}], None, "integers|sets"),
         ([{0}, 1], None, "integers|sets"),
         ([[[0], [1]]], None, "integers|sets"),
@@ -257,11 +267,16 @@ def test_one_hot_sets_one_class_and_checks_labels():
 )
 def test_describe_rare_labels_names_classes_that_are_hardly_excluded(counts, found):
     excluded = torch.nn.functional.one_hot(torch.repeat_interleave(torch.tensor(counts)), 3).to(torch.uint8)
-    message = labels.describe_rare_labels(excluded, ("a", "b", "c"))
+    message = labels.describe_rare_labels(excluded, ("0", "1", "2"))
     assert (message is None) == (found is None)
     if found is not None:
         assert found in message
-        assert f"{'abc'[counts.index(min(counts))]} ({min(counts)})" in message
+        assert f"{counts.index(min(counts))} ({min(counts)})" in message
+
+
+def test_describe_rare_labels_does_not_take_names_for_numbers():
+    excluded = torch.eye(3, dtype=torch.uint8)[[1, 2] * 30]
+    assert "start at 1" not in labels.describe_rare_labels(excluded, ("cat", "dog", "ship"))
 
 
 @pytest.mark.parametrize("form", [np.array([1, 100_000]), [{1}, {100_000}]], ids=["vector", "sets"])
@@ -269,3 +284,78 @@ def test_to_excluded_refuses_a_huge_label_unless_classes_is_given(form):
     with pytest.raises(UserError, match="100000"):
         labels.to_excluded(form)
     assert labels.to_excluded(form, 100_001).shape == (2, 100_001)
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+NAMED = [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+PETS = ("cat", "dog", "ship")
+
+
+@pytest.mark.parametrize(
+    "given_labels",
+    [
+        ["dog", "cat", "ship"],
+        [{"dog"}, ["cat"], ("ship",)],
+        np.array(["dog", "cat", "ship"]),
+        np.array(["dog", "cat", "ship"], dtype=object),
+        np.array([b"dog", b"cat", b"ship"]),
+        pd.Series(["dog", "cat", "ship"]),
+        pd.Series(["dog", "cat", "ship"], dtype=object),
+        pd.Series(["dog", "cat", "ship"], dtype="category"),
+        pd.Series([["dog"], ["cat"], ["ship"]]),
+        pd.DataFrame({"not1": ["dog", "cat", "ship"], "not2": [None, "", "ship"]}),
+        pd.DataFrame(NAMED, columns=PETS),
+        pd.DataFrame(NAMED, columns=PETS).astype(bool),
+        iter(["dog", "cat", "ship"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_encode_accepts_every_form_of_names(given_labels):
+    excluded, classes = labels.encode(given_labels)
+    assert classes == PETS
+    assert excluded.tolist() == NAMED
+
+
+def test_encode_uses_the_order_of_the_given_classes():
+    excluded, classes = labels.encode([{"dog", "cat"}, {"ship"}], ["ship", "dog", "cat", "frog"])
+    assert classes == ("ship", "dog", "cat", "frog")
+    assert excluded.tolist() == [[0, 1, 1, 0], [1, 0, 0, 0]]
+    assert labels.encode(pd.Series(pd.Categorical(["b", "a"], ["b", "c", "a"]))).classes == ("b", "c", "a")
+    assert labels.encode([1, 0], PETS).excluded.tolist() == [[0, 1, 0], [1, 0, 0]]  # numbers of the given classes
+    assert labels.encode(np.array([20, 10]), [10, 20, 30]).excluded.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert labels.encode([{20.0}, {10}], [10, 20, 30]).excluded.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert labels.encode(np.array([1, -1])).classes == (-1, 1)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sets(st.text(min_size=1, max_size=4), min_size=1, max_size=3), min_size=1, max_size=12))
+def test_encode_keeps_sets_of_names(rows):
+    classes = (*sorted(set().union(*rows)), "\x00 a class that no label excludes")
+    excluded, found = labels.encode([list(row) for row in rows], classes)
+    assert found == classes
+    assert [{classes[k] for k in row.nonzero()[:, 0]} for row in excluded] == rows
+
+
+def test_from_answers_turns_yes_into_all_other_classes():
+    excluded, classes = labels.from_answers(
+        yes=["cat", None, {"dog", "ship"}], no=[None, {"dog"}, "dog2"], classes=None
+    )
+    assert classes == ("cat", "dog", "dog2", "ship")
+    assert excluded.tolist() == [[0, 1, 1, 1], [0, 1, 0, 0], [1, 0, 1, 0]]
+    assert labels.from_answers(yes=[2, 0], classes=3).excluded.tolist() == [[1, 1, 0], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"yes": ["cat", "dog"], "no": [None, "dog"]}, "Example 1 .*yes and with no for dog"),
+        ({"yes": ["cat"], "no": [None, "dog"]}, "1 and 2 answers"),
+        ({}, "no answers"),
+        ({"yes": ["cat", None], "classes": ["cat", "dog"]}, "Example 1 excludes no class"),
+        ({"yes": ["cta"], "classes": ["cat", "dog"]}, "mean 'cat'"),
+    ],
+)
+def test_from_answers_rejects_bad_answers(answers, message):
+    with pytest.raises(UserError, match=message):
+        labels.from_answers(**answers)

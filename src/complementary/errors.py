@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn"}  # module -> package, where the names differ
+EXTRAS = {"ray": "ray", "pandas": "tables", "pyarrow": "tables"}  # module -> extra; others are in "cli"
 
 
 class UserError(ValueError):
@@ -39,5 +40,5 @@ def import_optional(module: str, purpose: str) -> Any:
         return import_module(module)
     except ImportError:
         top = module.split(".")[0]
-        package, extra = PACKAGES.get(top, top), "ray" if top == "ray" else "cli"
+        package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "cli")
         raise UserError(f"{purpose} needs {package}: pip install 'complementary[{extra}]'.") from None

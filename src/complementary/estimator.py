@@ -4,7 +4,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, Self
 
@@ -77,7 +77,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     Attributes:
         predictor_: The trained network with its normalization, a `complementary.training.predict.Predictor`.
         history_: One dictionary per epoch: training loss and, with a validation split, truth-free scores.
-        classes_: The class numbers 0 to K-1.
+        classes_: The classes [K]: names, or the numbers 0 to K-1. Columns of ``predict_proba`` are in this order.
         n_features_in_: Number of features, or of pixels times channels, of an example.
         transition_: The transition matrix that was used, float64 [K, K].
 
@@ -131,14 +131,16 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.verbose = verbose
         self.config = config
 
-    def fit(self, X: ArrayLike, not_y: object, classes: int | None = None) -> Self:
+    def fit(self, X: ArrayLike, not_y: object, classes: int | Sequence[Hashable] | None = None) -> Self:
         """Train on examples and their complementary labels.
 
         Args:
             X: Vectors [N, D], or images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W].
-            not_y: The classes that the examples do not belong to: class numbers [N] (0 to K-1), a list of sets of
-                class numbers, or a 0/1 matrix [N, K].
-            classes: The number of classes K. Default: the largest label plus one.
+            not_y: The classes that the examples do not belong to, as names or as numbers from 0: one per example [N], a
+                list of sets or lists of different length, or a 0/1 matrix [N, K]. A pandas Series or DataFrame is fine
+                (see `labels.encode`).
+            classes: The classes in order, or their number K. Default: the names in ``not_y``, sorted, or the numbers up
+                to the largest label. List the names if some class is never excluded.
 
         Returns:
             The estimator itself.
@@ -147,17 +149,17 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         inputs = _check_inputs(X)
         if len(inputs) < 2:
             raise UserError("X has 1 sample; at least 2 are required.")
-        excluded = _read_labels(not_y, classes)
+        excluded, found = _read_labels(not_y, classes)
         if len(inputs) != len(excluded):
             raise UserError(f"X has {len(inputs)} examples but not_y has {len(excluded)}; they must match.")
-        names = tuple(map(str, range(excluded.shape[1])))
+        names = tuple(map(str, found))
         dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
         with log_to_stderr() if self.verbose else nullcontext():
             trainer = build_trainer(_sized(config, self, len(inputs)), str(device), dataset, progress=_EpochLog())
             trainer.run(_EpochLog())
         self.predictor_ = _predictor(trainer).to("cpu")
         self.history_: list[dict[str, Any]] = trainer.history
-        self.classes_ = np.arange(excluded.shape[1])
+        self.classes_ = np.array(found)
         self.n_features_in_ = int(np.prod(inputs.shape[1:]))
         self.transition_: NDArray[np.float64] = trainer.task.transition.double().cpu().numpy()
         return self
@@ -186,6 +188,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         score, so agreement significantly below chance is reported as a warning.
         """
         predicted, truth = self.predict(X), np.asarray(y)
+        if self.classes_.dtype.kind == "U" and truth.dtype.kind in "biuf":
+            raise UserError(f"y contains numbers, but the classes are {', '.join(self.classes_[:5])}; use their names.")
         if truth.shape != predicted.shape:
             raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
@@ -201,7 +205,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
         """
         probabilities = torch.from_numpy(self.predict_proba(X))
-        excluded = _read_labels(not_y, len(self.classes_))
+        excluded, _ = _read_labels(not_y, self.classes_.tolist())
         return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
 
     def _options(self) -> Config:
@@ -281,23 +285,22 @@ def _check_inputs(X: ArrayLike) -> Tensor:
     return inputs
 
 
-def _read_labels(not_y: object, classes: int | None) -> Tensor:
-    """Complementary labels as ``excluded`` uint8 [N, K]; see `labels.to_excluded`."""
+def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None) -> labels.Encoded:
+    """Complementary labels as ``excluded`` uint8 [N, K], and the classes; see `labels.encode`."""
     if not_y is None:
         raise UserError("fit requires y to be passed, but the target y is None; pass complementary labels as not_y.")
-    is_array = hasattr(not_y, "__array__") and not isinstance(not_y, Tensor)
-    array: Any = np.asarray(not_y) if is_array else not_y
-    if is_array:
-        if array.dtype.kind == "c" or (array.dtype.kind == "f" and not np.array_equal(array, np.round(array))):
-            raise UserError("Unknown label type: not_y has continuous or missing values; pass class numbers 0 to K-1.")
-        if array.ndim == 2 and array.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected; use not_y.ravel().",
-                DataConversionWarning,
-                stacklevel=3,
-            )
-            array = array[:, 0]
-    return labels.to_excluded(array, classes)
+    if hasattr(not_y, "__array__") and not isinstance(not_y, Tensor) and not hasattr(not_y, "to_numpy"):
+        not_y = np.asarray(not_y)
+        if not_y.dtype.kind == "c" or (not_y.dtype.kind == "f" and not np.array_equal(not_y, np.round(not_y))):
+            raise UserError("Unknown label type: not_y has continuous or missing values; pass classes.")
+    if getattr(not_y, "ndim", 0) == 2 and not_y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; use not_y.ravel().",
+            DataConversionWarning,
+            stacklevel=3,
+        )
+        not_y = not_y.iloc[:, 0] if hasattr(not_y, "iloc") else not_y[:, 0]
+    return labels.encode(not_y, classes)
 
 
 def _warn_about_complementary_labels(accuracy: float, count: int, classes: int) -> None:

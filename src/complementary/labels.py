@@ -11,7 +11,9 @@ is known *not* to be of class k.
     ([1, 1, 1, 1], [0, 0, 0, 0])
 """
 
-from collections.abc import Iterable, Sequence
+import difflib
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -126,33 +128,207 @@ def marginal(transition: Tensor, per_example: int, draws: int = 20_000) -> Tenso
 # --- conversion and checks --------------------------------------------------------------------------------------------
 
 
-def to_excluded(labels: object, classes: int | None = None) -> Tensor:
+def to_excluded(labels: object, classes: int | Sequence[Hashable] | None = None) -> Tensor:
     """Convert complementary labels to ``excluded`` and check every entry.
 
     Args:
-        labels: An int vector [N] (one label per example), a list of sets or lists of class indices (several labels per
-            example), or a 0/1 array [N, K].
-        classes: Number of classes K; None: the largest label plus one.
+        labels: As in `encode`.
+        classes: As in `encode`.
 
     Returns:
         ``excluded``, uint8 [N, K].
     """
-    if hasattr(labels, "to_numpy"):  # pandas
-        labels = labels.to_numpy()
-    if isinstance(labels, np.ndarray) and labels.dtype == object and labels.ndim == 1:
-        labels = labels.tolist()
-    if isinstance(labels, (Tensor, np.ndarray)):
-        array = labels.detach().cpu() if isinstance(labels, Tensor) else _as_tensor(labels)
-        excluded = _from_matrix(array, classes) if array.ndim == 2 else _from_vector(array, classes)
-    elif isinstance(labels, Iterable):
-        rows = list(labels)
-        if any(_is_set(row) for row in rows):
-            excluded = _from_sets(rows, classes)
-        else:
-            excluded = _from_vector(_as_tensor(rows), classes)
+    return encode(labels, classes).excluded
+
+
+class Encoded(NamedTuple):
+    """Complementary labels and the classes of their columns.
+
+    Attributes:
+        excluded: uint8 [N, K]; a 1 means "not this class".
+        classes: The class of each column: names, or the numbers 0 to K-1.
+    """
+
+    excluded: Tensor
+    classes: tuple[Hashable, ...]
+
+
+def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> Encoded:
+    """Convert complementary labels in any form to ``excluded``, and find out which classes there are.
+
+    Args:
+        labels: The classes that the examples do not belong to, as numbers from 0 or as names: a vector [N] (one per
+            example), a list of sets or lists (several per example), or a 0/1 array [N, K]. Also a pandas Series of
+            numbers, names, categories or lists, a DataFrame of names (several columns), or one of 0/1 whose columns are
+            the classes.
+        classes: The classes in the order of the columns, or their number K. None: for names, the categories of a pandas
+            Series, the columns of a DataFrame of 0/1, else all names, sorted; for numbers, 0 to the largest one.
+
+    Returns:
+        The labels and the classes.
+
+    Example:
+        >>> from complementary import labels
+        >>> excluded, classes = labels.encode([{"cat", "dog"}, {"ship"}, {"cat"}])
+        >>> classes, excluded.tolist()
+        (('cat', 'dog', 'ship'), [[1, 1, 0], [0, 0, 1], [1, 0, 0]])
+    """
+    labels, found = _plain(labels)
+    names = found if classes is None or isinstance(classes, int) else _check_names(classes)
+    count = classes if isinstance(classes, int) else None if names is None else len(names)
+    if count is not None and names is not None and count != len(names):
+        raise UserError(f"The labels have {len(names)} classes, but classes is {count}; they must match.", "classes")
+    if isinstance(labels, list):
+        rows = [list(row) if _is_set(row) else row for row in labels]
+        if any(isinstance(label, str) for row in rows for label in (row if isinstance(row, list) else [row])):
+            return _from_names(rows, names, count)
+        if names is not None and not any(isinstance(name, str) for name in names):  # other numbers, such as 10, 20, 30
+            return _from_names(rows, names, count)
+        several = any(isinstance(row, list) for row in rows)
+        excluded = _from_sets(labels, count) if several else _from_vector(_as_tensor(labels), count)
+    elif isinstance(labels, Tensor):
+        if labels.ndim == 1 and labels.dtype in _INTEGERS:
+            if names is None and labels.unique().tolist() == [-1, 1]:  # the usual numbers of two classes
+                names, count = (-1, 1), 2
+            if names is not None and not any(isinstance(name, str) for name in names):
+                return _from_names(labels.tolist(), names, count)
+        excluded = _from_matrix(labels, count) if labels.ndim == 2 else _from_vector(labels, count)
     else:
         raise UserError(f"Labels must be a vector, a list of sets or a 0/1 matrix, found {type(labels).__name__}.")
-    return check_excluded(excluded)
+    return Encoded(check_excluded(excluded), names or tuple(range(excluded.shape[1])))
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
+    """Labels as a tensor or a list, and the classes if the labels name them (pandas)."""
+    names = None
+    if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):  # DataFrame
+        columns, labels = tuple(labels.columns), labels.to_numpy()
+        if labels.dtype.kind in "biuf":
+            names = _check_names(columns) if all(isinstance(name, str) for name in columns) else None
+        else:
+            return [[label for label in row if not _is_missing(label)] for row in labels.tolist()], None
+    elif hasattr(labels, "cat") and hasattr(labels.cat, "categories"):  # Series of categories
+        categories = labels.cat.categories.tolist()
+        names = _check_names(categories) if all(isinstance(name, str) for name in categories) else None
+        labels = labels.tolist()
+    elif hasattr(labels, "to_numpy"):  # Series
+        labels = labels.to_numpy()
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8")
+    if isinstance(labels, np.ndarray):
+        labels = labels.tolist() if labels.dtype.kind in "OU" and labels.ndim in (1, 2) else _as_tensor(labels)
+    elif isinstance(labels, Tensor):
+        labels = labels.detach().cpu()
+    elif isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)):
+        labels = list(labels)
+    return labels, names
+
+
+def _is_missing(label: object) -> bool:
+    """None, NaN, pandas' NA or an empty text."""
+    return label is None or label == "" or (isinstance(label, float) and label != label) or str(label) == "<NA>"
+
+
+def _check_names(names: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """The names of classes as a tuple; each must be there once."""
+    listed = tuple(name.item() if isinstance(name, np.generic) else name for name in names)
+    repeated = (
+        sorted({str(name) for name in listed if listed.count(name) > 1}) if len(set(listed)) < len(listed) else []
+    )
+    if repeated:
+        raise UserError(f"classes contains {', '.join(repeated)} more than once; list each class once.", "classes")
+    return listed
+
+
+def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int | None) -> Encoded:
+    """Labels by name: one per example, or a list of them; ``names``: all classes, if known."""
+    example: list[int] = []
+    flat: list[Hashable] = []
+    for i, row in enumerate(rows):
+        for label in row if isinstance(row, list) else [row]:
+            if _is_missing(label):
+                raise UserError(f"Example {i} has no label ({label!r}); leave such examples out of X and not_y.")
+            if isinstance(label, float) and label.is_integer():
+                label = int(label)
+            if names is None and not isinstance(label, str):
+                raise UserError(f"Example {i} is {label!r}, but other labels are names; use names or numbers only.")
+            example.append(i)
+            flat.append(label)
+    if names is None:
+        names = tuple(sorted({str(label) for label in flat}))
+        if count is not None and count != len(names):
+            raise UserError(
+                f"The labels name {len(names)} classes, but classes is {count}; pass the list of all names instead.",
+                "classes",
+            )
+    number = {name: k for k, name in enumerate(names)}
+    for i, label in zip(example, flat, strict=True):
+        if label not in number:
+            raise UserError(f"Example {i}: {unknown_class(label, names)}", "classes")
+    excluded = torch.zeros(len(rows), len(names), dtype=torch.uint8)
+    excluded[torch.tensor(example, dtype=torch.long), torch.tensor([number[x] for x in flat], dtype=torch.long)] = 1
+    return Encoded(check_excluded(excluded), names)
+
+
+def unknown_class(name: object, classes: Sequence[Hashable]) -> str:
+    """A sentence about a class name that is not known, with the most similar one."""
+    similar = difflib.get_close_matches(str(name).casefold(), [str(k).casefold() for k in classes], 1, 0.6)
+    if similar:
+        nearest = next(str(k) for k in classes if str(k).casefold() == similar[0])
+        return f"the class {name!r} is not known; did you mean {nearest!r}?"
+    shown = ", ".join(map(str, classes[:12])) + (" …" if len(classes) > 12 else "")
+    return f"the class {name!r} is not known; the classes are {shown}."
+
+
+def from_answers(
+    yes: Sequence[object] | None = None,
+    no: Sequence[object] | None = None,
+    classes: int | Sequence[Hashable] | None = None,
+) -> Encoded:
+    """Convert answers of both kinds, "it is a cat" and "it is not a dog", to complementary labels.
+
+    Args:
+        yes: For each example the class that it is, or a set of classes of which it is one; None or an empty set: no
+            such answer. A single class excludes the K-1 others.
+        no: For each example the class or the set of classes that it is not; None or an empty set: no such answer.
+        classes: The classes, or their number; None: all that occur, sorted.
+
+    Returns:
+        The labels and the classes.
+
+    Example:
+        >>> from complementary import labels
+        >>> excluded, classes = labels.from_answers(yes=["cat", None, None], no=[None, {"dog"}, {"cat", "ship"}])
+        >>> classes, excluded.tolist()
+        (('cat', 'dog', 'ship'), [[0, 1, 1], [0, 1, 0], [1, 0, 1]])
+    """
+    given = [list(answers) for answers in (yes, no) if answers is not None]
+    if not given or len({len(answers) for answers in given}) > 1:
+        raise UserError(
+            f"yes and no have {' and '.join(str(len(a)) for a in given) or 'no'} answers; give one or both."
+        )
+    positive, negative = ([_label_set(a) for a in (answers or [None] * len(given[0]))] for answers in (yes, no))
+    if classes is None:
+        found: set[Any] = set().union(*positive, *negative)
+        numbers = not any(isinstance(label, str) for label in found)
+        classes = max(found, default=0) + 1 if numbers else sorted(map(str, found))
+    everything = set(range(classes)) if isinstance(classes, int) else set(classes)
+    for i, (one, other) in enumerate(zip(positive, negative, strict=True)):
+        if one & other:
+            name = sorted(map(str, one & other))[0]
+            raise UserError(f"Example {i} is answered with yes and with no for {name}; correct one of the two answers.")
+        if unknown := [k for k in one if k not in everything]:
+            raise UserError(f"Example {i}: {unknown_class(unknown[0], sorted(everything, key=str))}", "classes")
+    rows = [(everything - one if one else set()) | other for one, other in zip(positive, negative, strict=True)]
+    return encode(rows, classes)
+
+
+def _label_set(answer: object) -> set[Hashable]:
+    answers = answer if _is_set(answer) else [answer]
+    return {label for label in answers if not _is_missing(label)}  # type: ignore[attr-defined]
 
 
 def _is_set(row: object) -> bool:
@@ -199,7 +375,9 @@ def describe_rare_labels(excluded: Tensor, classes: Sequence[str]) -> str | None
     if not rare:
         return None
     more = f" and {len(rare) - 5} more" if len(rare) > 5 else ""
-    hint = " Do the labels start at 1 instead of 0?" if counts[0] == 0 else " Is a class name misspelled?"
+    hint = (
+        " Do the labels start at 1 instead of 0?" if (counts[0], classes[0]) == (0, "0") else " Is a name misspelled?"
+    )
     return (
         f"Labels exclude some classes rarely or never (average: {average:.0f} times): {', '.join(rare[:5])}{more}. A "
         f"model that always predicts such a class is hardly ever contradicted.{hint}"
@@ -229,9 +407,7 @@ def _as_tensor(rows: object) -> Tensor:
     try:
         return torch.from_numpy(np.array(rows))  # a copy: torch takes no read-only or reversed array
     except (TypeError, ValueError):
-        raise UserError(
-            "Labels must be integers from 0 to K-1, but some are not numbers; number the classes first."
-        ) from None
+        raise UserError("Labels must be integers from 0 to K-1 or names of classes, but some are neither.") from None
 
 
 def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
