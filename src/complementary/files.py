@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# --- atomic writes and checkpoints --------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------------
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
@@ -39,16 +39,96 @@ def atomic_write(path: Path, content: bytes | str) -> None:
     Raises:
         UserError: The file cannot be written. The old file is unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character, or without a name
+        raise UserError(f"{path} cannot be written ({reason_of(error)}); the old file is unchanged.") from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line to a text file. A full disk raises a `UserError`, and may leave a part of the line behind."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"{path} cannot be written ({error.strerror}); the old file is unchanged.") from None
+        raise UserError(f"{path} cannot be written ({reason_of(error)}).") from None
+
+
+def make_folder(path: Path, option: str | None = None) -> bool:
+    """Create a folder and its parents.
+
+    Args:
+        path: The folder.
+        option: The option that named it, for the message.
+
+    Returns:
+        Whether it is new.
+
+    Raises:
+        UserError: It cannot be created, or it is not a folder.
+    """
+    try:
+        new = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"The folder {path} cannot be created ({reason_of(error)}).", option) from None
+    return new
+
+
+# --- reading files that may be damaged ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reading(what: object, advice: str = "", option: str | None = None) -> Iterator[None]:
+    """Turn every exception of the block into a `UserError`: a damaged file can make a parser raise anything.
+
+    Args:
+        what: The file, for the message.
+        advice: What to do, a clause for the end of the message.
+        option: The option that named the file.
+    """
+    end = f"; {advice}." if advice else "."
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{what} cannot be read ({reason_of(error)}){end}", option) from None
+    except MemoryError as error:
+        reason = reason_of(error)
+        raise UserError(f"{what} needs more memory than there is ({reason}); use a smaller file.", option) from None
+    except Exception as error:
+        raise UserError(f"{what} is damaged or not valid ({reason_of(error)}){end}", option) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """A short reason for a message: that of the system, else the first line of the exception's text."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    return first.rstrip(".") if first else type(error).__name__
+
+
+def available_memory() -> int:
+    """Bytes of memory that can still be used, as far as the system says; without swap."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**62
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------------
 
 
 def write_checkpoint(path: Path, tensors: "Mapping[str, Tensor]", record: dict[str, Any]) -> None:
@@ -71,35 +151,44 @@ def read_checkpoint(path: Path) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     Raises:
         UserError: The file is missing, incomplete, altered or not a checkpoint of this package.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             stored = json.loads((file.metadata() or {})["complementary"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        text, expected = stored["record"], stored["sha256"]
+        text, expected = str(stored["record"]), stored["sha256"]
+        found = fingerprint(tensors, text)
     except FileNotFoundError:
         raise UserError(f"There is no checkpoint {path}.") from None
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-        reason = str(error) or type(error).__name__
-        raise UserError(f"{path} is not a valid checkpoint ({reason}); nothing was loaded.") from None
-    if fingerprint(tensors, text) != expected:
+    except Exception as error:  # a damaged header can raise anything
+        raise UserError(f"{path} is not a valid checkpoint ({reason_of(error)}); nothing was loaded.") from None
+    if found != expected:
         raise UserError(f"{path} was altered: its contents do not match their SHA-256. Nothing was loaded.")
-    record: dict[str, Any] = json.loads(text)
+    record = _parse_record(text)
+    if record is None:
+        raise UserError(f"{path} is not a valid checkpoint (its record is not an object); nothing was loaded.")
     return tensors, record
+
+
+def _parse_record(text: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """Read only the record of a checkpoint, without verifying the tensors; empty for any other file."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             stored = json.loads((file.metadata() or {})["complementary"])
-            record: dict[str, Any] = json.loads(stored["record"])
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        return _parse_record(str(stored["record"])) or {}
+    except Exception:  # a damaged header can raise anything
         return {}
-    return record
 
 
 # --- fingerprints: SHA-256 as 64 hexadecimal digits ---------------------------------------------------------------
@@ -186,8 +275,8 @@ def lock(path: Path, timeout: float | None = 0.0, waiting: str = "") -> Iterator
             held.acquire(timeout=-1 if timeout is None else timeout)
     except filelock.Timeout:
         raise Locked(f"Another process holds the lock {path}.") from None
-    except (OSError, NotImplementedError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, ValueError, NotImplementedError) as error:
+        reason = reason_of(error)
         raise UserError(f"{path} cannot be locked ({reason}); use a writable disk that supports file locks.") from None
     try:
         yield
@@ -200,5 +289,5 @@ def is_locked(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return not filelock.lock_descriptor(file.fileno(), blocking=False)
-    except OSError:
+    except (OSError, ValueError):
         return False

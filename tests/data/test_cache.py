@@ -87,14 +87,80 @@ def test_read_detects_damage(root, images, harm, store):
         cache.read(root, "x")
 
 
-def test_verify_detects_a_flipped_bit(root, images, store):
+def flip_a_bit(path, position=-1):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_read_detects_a_flipped_bit(root, images, store):
+    store(root, "x", a=images, b=images)
+    flip_a_bit(next((root / "sets/x").glob("*/b.npy")))
+    with pytest.raises(cache.Damaged, match="b of x .*checksum"):
+        cache.read(root, "x")
+
+
+def test_read_detects_a_changed_manifest(root, images, store):
+    store(root, "x", a=images)
+    manifest = root / "sets/x/manifest.json"
+    manifest.write_text(manifest.read_text().replace("a test", "a tess"))
+    with pytest.raises(cache.Damaged, match="its own checksum"):
+        cache.read(root, "x")
+
+
+def test_read_takes_manifests_without_a_checksum(root, images, store):
+    """Earlier versions wrote none."""
+    store(root, "x", a=images)
+    manifest = root / "sets/x/manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["manifest_sha256"]
+    manifest.write_text(json.dumps(content))
+    (root / "sets/x/verified.json").unlink()
+    assert np.array_equal(cache.read(root, "x").arrays["a"], images)
+
+
+def test_read_verifies_only_files_that_changed(root, images, store, monkeypatch):
+    """Checksums are compared after a copy of the cache or a restore from a backup, and once only."""
+    store(root, "x", a=images, b=images)
+    verified, real = [], cache.sha256
+    monkeypatch.setattr(cache, "sha256", lambda array, progress="": verified.append(progress) or real(array))
+    cache.read(root, "x")
+    assert verified == []
+    path = next((root / "sets/x").glob("*/a.npy"))
+    os.utime(path, ns=(1, 1))
+    cache.read(root, "x")
+    assert verified == ["checking a of x"]
+    cache.read(root, "x")
+    assert len(verified) == 1
+    shutil.copytree(root, root.with_name("copy"))
+    cache.read(root.with_name("copy"), "x")
+    assert len(verified) == 3
+
+
+def test_read_verifies_every_time_if_it_cannot_remember(root, images, store, monkeypatch):
+    store(root, "x", a=images)
+    (root / "sets/x/verified.json").unlink()
+
+    def refuse(path, content):
+        raise UserError(f"{path} cannot be written (Read-only file system).")
+
+    monkeypatch.setattr(cache.files, "atomic_write", refuse)
+    assert np.array_equal(cache.read(root, "x").arrays["a"], images)
+    flip_a_bit(next((root / "sets/x").glob("*/a.npy")))
+    with pytest.raises(cache.Damaged, match="checksum"):
+        cache.read(root, "x")
+
+
+def test_verify_detects_a_bit_that_the_disk_lost(root, images, store):
+    """No time stamp shows it, so only the full check finds it."""
     store(root, "x", a=images)
     path = next((root / "sets/x").glob("*/a.npy"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_a_bit(path)
+    state = cache._state(path)
+    cache._write_verified(root / "sets/x", cache.read_manifest(root, "x")["version"], {"a": state})
+    stored = cache.read(root, "x")
     with pytest.raises(cache.Damaged, match="checksum"):
-        cache.verify(cache.read(root, "x"))
+        cache.verify(stored)
 
 
 def test_cache_root_follows_the_environment(monkeypatch, tmp_path):
@@ -124,11 +190,13 @@ def test_write_that_fails_changes_nothing(root, images, store):
 
 def test_write_interrupted_after_the_commit_keeps_the_new_version(root, images, store, monkeypatch):
     store(root, "x", a=images)
-    real = cache._remove_others
+    real, calls = cache._remove_others, []
 
     def interrupt(*arguments):
         real(*arguments)
-        raise KeyboardInterrupt
+        calls.append(arguments)
+        if len(calls) == 2:  # the first call is before the write
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(cache, "_remove_others", interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -182,6 +250,27 @@ def test_write_to_a_full_disk_changes_nothing(small_disk, images, store):
         store(root, "x", b=images, a=np.zeros(2_000_000, np.uint8))
     assert listing(root) == before
     cache.verify(cache.read(root, "x"))
+
+
+def test_write_after_a_kill_on_a_full_disk_has_the_space_again(small_disk, images, store):
+    """The unfinished version of a killed process is removed before the next one is written, not after."""
+    root = small_disk / "cache"
+    leftover = root / "sets" / "x" / "0123456789ab"
+    leftover.mkdir(parents=True)
+    (leftover / "a.npy").write_bytes(bytes(700_000))
+    store(root, "x", a=np.zeros(600_000, np.uint8))
+    assert len(cache.read(root, "x").arrays["a"]) == 600_000
+
+
+def test_allocate_reserves_the_space(small_disk):
+    """A write to a hole of a memory map on a disk that fills up would kill the process."""
+    root = small_disk / "cache"
+    with cache.lock(root, "x"), cache.write(root, "x") as draft:
+        array = draft.allocate("a", (600_000,))
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "other").write_bytes(bytes(600_000))
+        array[:] = 1
+        (small_disk / "other").unlink()
 
 
 def test_allocate_checks_the_free_space_first(root):
