@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from complementary import labels, transitions
+from complementary.errors import UserError
 from complementary.oracle import same_class
 from complementary.rng import generator
 from complementary.scores import (
     Estimate,
+    annotator_error_rates,
     class_accuracy,
     estimated_accuracy,
     estimated_accuracy_error,
@@ -347,3 +349,93 @@ def test_estimated_same_class_of_uninformative_labels_is_nan():
 )
 def test_recommend_is_the_smallest_within_an_error_of_the_best(estimates, chosen):
     assert recommend({k: Estimate(*e) for k, e in estimates.items()}) == chosen
+
+
+# --- annotators -------------------------------------------------------------------------------------------------------
+
+
+def answer_likelihoods(chosen, probabilities, transition):
+    """Slow reference: likelihood of a set of classes if it is a right and if it is a wrong answer."""
+    classes, size = len(probabilities), len(chosen)
+
+    def weight(y, members):
+        return math.prod(float(transition[y, k]) for k in members)
+
+    right = wrong = 0.0
+    for y in range(classes):
+        others = [k for k in range(classes) if k != y]
+        if y in chosen:
+            total = sum(weight(y, members) for members in itertools.combinations(others, size - 1))
+            wrong += float(probabilities[y]) * weight(y, [k for k in chosen if k != y]) / total
+        else:
+            total = sum(weight(y, members) for members in itertools.combinations(others, size))
+            right += float(probabilities[y]) * weight(y, chosen) / total
+    return right, wrong
+
+
+@pytest.mark.parametrize("matrix", [transitions.uniform(5), transitions.biased(5, 8)], ids=["uniform", "biased"])
+def test_annotator_error_rates_maximize_the_likelihood(matrix):
+    source = generator(0, "answers")
+    truth = torch.randint(5, (120,), generator=source)
+    probabilities = torch.softmax(2 * torch.randn(120, 5, generator=source) + 3 * torch.eye(5)[truth], 1)
+    excluded = torch.rand(120, 5, generator=source) < 0.35
+    excluded[excluded.sum(1) % 5 == 0] = torch.tensor([True, True, True, True, False])  # "it is class 4"
+    names = ["ann", "bob", "eve"] * 40
+    found = annotator_error_rates(excluded, names, probabilities, matrix)
+    grid = np.linspace(0.0005, 0.9995, 1000)
+    for name in found:
+        pairs = [
+            answer_likelihoods(excluded[i].nonzero()[:, 0].tolist(), probabilities[i], matrix)
+            for i in range(120)
+            if names[i] == name
+        ]
+        log_likelihood = sum(np.log((1 - grid) * right + grid * wrong) for right, wrong in pairs)
+        assert found[name].value == pytest.approx(grid[log_likelihood.argmax()], abs=0.001)
+        posterior = np.exp(log_likelihood - log_likelihood.max())
+        mean = (grid * posterior).sum() / posterior.sum()
+        spread = math.sqrt((grid**2 * posterior).sum() / posterior.sum() - mean**2)
+        assert found[name].error == pytest.approx(spread, rel=0.25)
+        assert found[name].answers == 40
+
+
+@pytest.mark.parametrize("per_answer", [1, 3, 9])
+def test_annotator_error_rates_find_the_rates_of_simulated_annotators(per_answer):
+    rates, count, source = {"good": 0.0, "fair": 0.03, "bad": 0.25}, 1500, generator(1, "answers")
+    answers, names, rows = [], [], []
+    for name, rate in rates.items():
+        truth = torch.randint(10, (count,), generator=source)
+        logits = torch.randn(count, 10, generator=source) + 2.5 * torch.eye(10)[truth]
+        rows.append(torch.softmax(2.5 * logits, 1))  # the posterior of these logits, so it is calibrated
+        excluded = labels.draw(truth, transitions.uniform(10), per_answer, seed=len(names))
+        wrong = torch.rand(count, generator=source) < rate
+        place = torch.arange(count)[wrong]
+        dropped = torch.multinomial(excluded[wrong].float(), 1, generator=source)[:, 0]
+        excluded[place, dropped], excluded[place, truth[wrong]] = 0, 1
+        answers.append(excluded)
+        names += [name] * count
+    found = annotator_error_rates(torch.cat(answers), names, torch.cat(rows), transitions.uniform(10))
+    for name, rate in rates.items():
+        assert abs(found[name].value - rate) < 3.5 * found[name].error
+        assert found[name].error < 0.03
+    assert found["bad"].value > found["fair"].value + found["fair"].error
+
+
+def test_annotator_error_rates_of_a_useless_model_are_uncertain():
+    excluded = labels.draw(torch.arange(300) % 10, transitions.uniform(10))
+    found = annotator_error_rates(excluded, ["ann"] * 300, torch.full((300, 10), 0.1), transitions.uniform(10))
+    assert found["ann"].error > 0.2
+
+
+def test_annotator_error_rates_are_never_certain_and_check_lengths():
+    certain = torch.eye(4)[[0, 1, 2, 3] * 5]
+    excluded = torch.eye(4, dtype=torch.uint8)[[1, 2, 3, 0] * 5]
+    rate = annotator_error_rates(excluded, ["ann"] * 20, certain, transitions.uniform(4))["ann"]
+    assert rate.value == pytest.approx(0, abs=1e-6)
+    assert 0.02 < rate.error < 0.1
+    wrong = annotator_error_rates(certain, ["ann"] * 20, certain, transitions.uniform(4))["ann"]
+    assert wrong.value == pytest.approx(1, abs=1e-6)
+    cyclic = torch.eye(4).roll(1, 1)  # each class has a single possible label
+    assert annotator_error_rates(excluded, ["ann"] * 20, certain, cyclic)["ann"].value == pytest.approx(0, abs=1e-6)
+    assert annotator_error_rates(excluded[:0], [], certain[:0], cyclic) == {}
+    with pytest.raises(UserError, match="20 answers, 19 annotators"):
+        annotator_error_rates(excluded, ["ann"] * 19, certain, transitions.uniform(4))

@@ -6,10 +6,13 @@ members of a cluster are of the same class follow from that.
 """
 
 import math
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from complementary.errors import UserError
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +176,111 @@ def recommend(estimates: dict[int, Estimate], precision: float = 0.08) -> int | 
     if best.error > precision:
         return None
     return min(k for k, e in known.items() if e.value >= best.value - best.error)
+
+
+# --- annotators -------------------------------------------------------------------------------------------------------
+
+
+class ErrorRate(NamedTuple):
+    """How often an annotator is wrong: the rate, its standard error and the number of answers."""
+
+    value: float
+    error: float
+    answers: int
+
+
+def annotator_error_rates(
+    excluded: Tensor, annotator: Sequence[Hashable], probabilities: Tensor, transition: Tensor
+) -> dict[Hashable, ErrorRate]:
+    """Estimate how often each annotator excludes the true class, without true labels.
+
+    An answer is a mixture of two cases: it is right, and the excluded classes are drawn with the transition matrix
+    among those that are not the true class; or it is wrong, and the true class is among them. How likely the answer is
+    in each case follows from the model's probabilities. The rate is the most likely weight of the second case.
+
+    The probabilities must come from a model that was not trained on the answer in question (cross-fitting), and must be
+    calibrated: overconfident probabilities make the rates too high, since every mistake of the model counts against the
+    annotator. A model that knows nothing gives large standard errors.
+
+    Args:
+        excluded: The classes that each answer excludes, 0/1 [A, K]. The answer "it is class k" excludes K-1 classes.
+        annotator: The annotator of each answer, [A].
+        probabilities: Class probabilities of the example of each answer, [A, K].
+        transition: Transition matrix of the answers, [K, K]. Its diagonal is ignored.
+
+    Returns:
+        For each annotator the rate, its standard error and the number of answers. The standard error is computed as if
+        there were one more right and one more wrong answer, so it is never zero.
+    """
+    if not len(excluded) == len(annotator) == len(probabilities):
+        raise UserError(
+            f"There are {len(excluded)} answers, {len(annotator)} annotators and {len(probabilities)} rows of "
+            "probabilities; the numbers must match."
+        )
+    names = list(dict.fromkeys(annotator))
+    if not names:
+        return {}
+    number = {name: i for i, name in enumerate(names)}
+    group = torch.tensor([number[name] for name in annotator])
+    right, wrong = _answer_likelihoods(excluded.bool().cpu(), probabilities.double().cpu(), transition.double().cpu())
+    count = torch.bincount(group, minlength=len(names))
+
+    def slope(rate: Tensor, extra: float) -> Tensor:
+        """Derivative of the log-likelihood of each annotator, with ``extra`` certain right and wrong answers."""
+        mixed = right + rate[group] * (wrong - right)
+        total = torch.zeros(len(names), dtype=torch.float64).index_add_(0, group, (wrong - right) / mixed)
+        return total + extra / rate - extra / (1 - rate)
+
+    def best(extra: float) -> Tensor:
+        """Where the slope, which falls with the rate, is zero: by bisection."""
+        low, high = torch.zeros(len(names), dtype=torch.float64), torch.ones(len(names), dtype=torch.float64)
+        for _ in range(60):
+            middle = (low + high) / 2
+            rising = slope(middle, extra) > 0
+            low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
+        return (low + high) / 2
+
+    rate, near = best(0.0), best(1.0)
+    squared = ((wrong - right) / (right + near[group] * (wrong - right))).square()
+    curvature = torch.zeros(len(names), dtype=torch.float64).index_add_(0, group, squared)
+    error = (curvature + near**-2 + (1 - near) ** -2).rsqrt()
+    rows = zip(names, rate.tolist(), error.tolist(), count.tolist(), strict=True)
+    return {name: ErrorRate(value, spread, answers) for name, value, spread, answers in rows}
+
+
+def _answer_likelihoods(excluded: Tensor, probabilities: Tensor, transition: Tensor) -> tuple[Tensor, Tensor]:
+    """Likelihood of each answer if it is right and if it is wrong, up to a factor: float64 [A] each.
+
+    A set of s classes is drawn with a probability proportional to the product of their transition probabilities; a
+    wrong answer is the true class and s - 1 such classes.
+    """
+    classes = excluded.shape[1]
+    chance = transition * (1 - torch.eye(classes, dtype=torch.float64))
+    chance = chance / chance.sum(1, keepdim=True)
+    sizes = excluded.sum(1)
+    per_class = _log_sums(chance, int(sizes.max()) if len(sizes) else 0)  # [K, s + 1]
+    logs = chance.clamp_min(1e-300).log()
+    right = torch.empty(len(excluded), dtype=torch.float64)
+    wrong = torch.empty_like(right)
+    for rows in torch.arange(len(excluded)).split(max(1, 2**22 // classes)):  # bounded memory
+        chosen, size = excluded[rows], sizes[rows]
+        others = chosen.double() @ logs.T - chosen * logs.diagonal()  # [B, K]: product over the set without the class
+        total = torch.where(chosen, per_class[:, (size - 1).clamp_min(0)].T, per_class[:, size].T)
+        log = torch.where(total.isinf(), -math.inf, others - total)
+        top = log.amax(1, keepdim=True).clamp_min(-1e6)  # a factor, against underflow
+        both = probabilities[rows] * (log - top).exp()
+        right[rows] = (both * ~chosen).sum(1).clamp_min(1e-12)
+        wrong[rows] = (both * chosen).sum(1).clamp_min(1e-12)
+    return right, wrong
+
+
+def _log_sums(chance: Tensor, largest: int) -> Tensor:
+    """Logarithm of the sum over all sets of s classes of the product of their entries in a row: [K, K] -> [K, S+1]."""
+    sums = torch.full((len(chance), largest + 1), -math.inf, dtype=torch.float64)
+    sums[:, 0] = 0
+    for column in chance.log().T:
+        sums[:, 1:] = torch.logaddexp(sums[:, 1:], sums[:, :-1] + column[:, None])
+    return sums
 
 
 # --- accuracy of classes ----------------------------------------------------------------------------------------------
