@@ -18,15 +18,21 @@ import torch
 from torch import Tensor
 
 from complementary import data, files, priors, scores, transitions
-from complementary.config import Config
+from complementary.config import Config, TrainingConfig
 from complementary.data import Dataset
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
+from complementary.errors import UserError
+from complementary.training.plnl import PlnlTrainer
+from complementary.training.pocr import PocrTrainer
 from complementary.training.self_training import SelfTrainer, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
+
+BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
+"""Recipes that have a training loop of their own."""
 
 
 def run(
@@ -86,6 +92,8 @@ def build_trainer(
     task = build_task(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
+    if config.training.recipe in BASELINES:
+        return _start_baseline(config, task, dataset, engine, processes, progress)
     if not config.pseudo_labels.self_training:
         return Trainer(config, task, engine, processes)
     return _start_self_training(config, task, dataset, engine, processes, progress)
@@ -109,6 +117,30 @@ def _start_self_training(
     return trainer
 
 
+def _start_baseline(
+    config: Config, task: Task, dataset: Dataset, engine: Engine, processes: ProcessGroup, progress: Progress | None
+) -> PocrTrainer:
+    """A published baseline: from scratch or, if the inputs are features, from the encoder and a linear layer on it."""
+    recipe, encoder = config.training.recipe, task.encoder
+    if config.pseudo_labels.self_training:
+        raise UserError(f"The recipe {recipe} does not include self-training; leave it out.", "self_training")
+    if encoder is None:
+        return BASELINES[recipe](config, task, engine, processes)
+    on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch)
+    first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
+    if first.selected:
+        first.model.load_state_dict(first.selected)
+    network = fine_tuned_network(encoder, first.model.cpu(), task.mean, task.std, config.seed)
+    return BASELINES[recipe](config, task.with_images(dataset), engine, processes, network, encoder)
+
+
+def _for_adam(config: Config) -> Config:
+    """The configuration with the usual learning rate of Adam, if its own is that of a baseline, for SGD."""
+    usual = TrainingConfig()
+    own = config.training.recipe not in BASELINES
+    return config if own else config.with_(lr=usual.lr, weight_decay=usual.weight_decay)
+
+
 def _prior(config: Config, probabilities: Tensor, task: Task) -> priors.Prior:
     shares, classes = config.pseudo_labels.shares(), len(task.classes)
     if shares is not None:
@@ -122,7 +154,7 @@ def _estimate_transition(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None
 ) -> Task:
     """Train with s-nl for some epochs, then estimate the transition matrix from anchor points, without true labels."""
-    plain = config.with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    plain = _for_adam(config).with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
     first = _train_first(plain, task, engine, processes, "for the matrix, ", progress)
     matrix = processes.broadcast(transitions.estimate_transition(_predict(first, task), task.excluded))
     return dataclasses.replace(task, transition=matrix, loss_transition=matrix)
@@ -215,6 +247,7 @@ def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
     names = ("accuracy_last", "accuracy_selected")
     return {
         **{f"{name}_before_self_training": before.get(name) for name in names},
+        "accuracy_last_mirrored": trainer.mirrored_accuracy(),
         "self_training_lr": trainer.lr,
         "prior": before["prior"],
         "gauge_last": last.get("gauge"),

@@ -190,6 +190,15 @@ class SelfTrainer(Trainer):
             )
         return super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
 
+    @torch.no_grad()
+    def mirrored_accuracy(self) -> float | None:
+        """Test accuracy if each image is predicted together with its mirror image; None where that makes no sense."""
+        test, truth = self.task.test_inputs, self.task.test_truth
+        if self.augment is None or not self.augment.flip or test is None or truth is None:
+            return None
+        both = self.logits(test) + self.logits(test.flip(-1))
+        return float((both.argmax(1) == truth).double().mean())
+
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def build_network(self) -> networks.Network:
