@@ -1,0 +1,168 @@
+"""Answers that look wrong, against errors that were planted."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from complementary import labels, transitions
+from complementary.errors import UserError
+from complementary.reports.answers import (
+    FILTERS,
+    RANKS,
+    estimate_answer_noise,
+    find_answer_issues,
+    get_answer_quality_scores,
+    rank_answers,
+)
+
+
+def simulate(count=4000, classes=8, spread=5.0, rate=0.03, sharpness=1.0, seed=0, per_example=1, transition=None):
+    """A calibrated model of about 80 % accuracy, whose logits are then multiplied by ``sharpness``.
+
+    Returns:
+        Probabilities [N, K], answers [N, K], and which answers are wrong, bool [N, K].
+    """
+    source = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(count, classes, generator=source, dtype=torch.float64)
+    truth = torch.multinomial(logits.softmax(1), 1, generator=source)[:, 0]
+    base = transitions.uniform(classes) if transition is None else transition
+    matrix = (1 - rate) * base + rate * torch.eye(classes, dtype=torch.float64)
+    excluded = labels.draw(truth, matrix, per_example, seed)
+    wrong = excluded.bool() & torch.nn.functional.one_hot(truth, classes).bool()
+    return (sharpness * logits).softmax(1), excluded, wrong.numpy()
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 3.0], ids=["calibrated", "too confident"])
+@pytest.mark.parametrize("rate", [0.03, 0.1])
+def test_estimate_answer_noise_is_right_within_three_standard_errors(rate, sharpness):
+    noise = estimate_answer_noise(*reversed(simulate(rate=rate, sharpness=sharpness)[:2]))
+    assert noise.rate == pytest.approx(rate, abs=min(3 * noise.error, 0.02))
+    assert 0.002 < noise.error < 0.015
+    assert noise.p_value < 1e-3
+    if rate == 0.03:  # a tenth is close to 1/8, where answers say nothing and leave the temperature to its prior
+        assert noise.temperature == pytest.approx(sharpness, rel=0.35)
+    assert noise.transition.diagonal() == pytest.approx(noise.rate, abs=1e-3)
+
+
+def test_find_answer_issues_ranks_planted_errors_first():
+    """Oracle: precision and recall against the planted errors, and against the precision that the ranking expects."""
+    probabilities, excluded, wrong = simulate()
+    ranked = rank_answers(excluded, probabilities)
+    planted = wrong[ranked.example, ranked.answer]
+    precision = planted[ranked.is_issue].mean()
+    assert precision == pytest.approx(ranked.expected_precision, abs=0.1)
+    assert precision > 0.7
+    assert planted[ranked.is_issue].sum() / planted.sum() > 0.35
+    assert planted[:20].mean() >= 0.9  # those that are sent back to the annotators first
+    assert planted.mean() < 0.04  # a random choice
+    assert ranked.expected_wrong == pytest.approx(planted.sum(), rel=0.35)
+
+
+def test_find_answer_issues_finds_nothing_in_clean_answers():
+    """Negative control: in 20 clean datasets the test of level 5 % fires rarely, and few answers are accused."""
+    found = [
+        rank_answers(excluded, probabilities).is_issue.sum()
+        for probabilities, excluded, _ in (simulate(1000, rate=0.0, seed=seed) for seed in range(20))
+    ]
+    assert np.count_nonzero(found) <= 3
+    assert max(found) <= 30
+
+
+def test_quality_is_the_probability_of_a_right_answer():
+    """The scores are calibrated: among answers of quality q, a share q is right."""
+    probabilities, excluded, wrong = simulate(20_000)
+    ranked = rank_answers(excluded, probabilities)
+    planted = wrong[ranked.example, ranked.answer]
+    for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 0.95), (0.95, 1.0)):
+        part = (ranked.quality >= low) & (ranked.quality <= high)
+        assert 1 - planted[part].mean() == pytest.approx(ranked.quality[part].mean(), abs=0.07)
+
+
+def test_posterior_is_bayes_rule():
+    """A slow reference with several answers per example."""
+    probabilities, excluded, _ = simulate(30, 4, spread=1.0, per_example=2)
+    matrix = 0.9 * transitions.uniform(4) + 0.1 * torch.eye(4, dtype=torch.float64)
+    scores = get_answer_quality_scores(excluded, probabilities, matrix)
+    for i in range(30):
+        joint = [float(probabilities[i, j]) for j in range(4)]
+        given_classes = [k for k in range(4) if excluded[i, k]]
+        for j in range(4):
+            for k in given_classes:
+                joint[j] *= float(matrix[j, k])
+        worst = max(joint[k] / sum(joint) for k in given_classes)
+        assert scores[i] == pytest.approx(1 - worst, abs=1e-9)
+
+
+def test_estimate_answer_noise_with_several_answers_and_biased_labels():
+    base = transitions.biased(6, 5)
+    probabilities, excluded, wrong = simulate(3000, 6, per_example=2, transition=base)
+    noise = estimate_answer_noise(excluded, probabilities, base)
+    assert noise.rate == pytest.approx(wrong.sum() / int(excluded.sum()), abs=0.01)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("how", FILTERS)
+def test_mask_and_indices_are_the_same_examples(rank, how):
+    probabilities, excluded, _ = simulate(600, rate=0.06)
+    excluded[:3] = 1 - torch.eye(8, dtype=torch.uint8)[:3]  # several answers
+    options = {"filter_by": how, "noise_rate": 0.06}
+    mask = find_answer_issues(excluded, probabilities, **options)
+    assert mask.any()
+    ranked = find_answer_issues(excluded, probabilities, return_indices_ranked_by=rank, **options)
+    assert mask.dtype == bool
+    assert sorted(ranked) == np.flatnonzero(mask).tolist()
+    scores = get_answer_quality_scores(excluded, probabilities, method=rank, noise_rate=0.06)
+    assert (np.diff(scores[ranked]) >= -1e-9).all()
+    half = find_answer_issues(excluded, probabilities, frac_noise=0.5, **options)
+    assert half.sum() == round(mask.sum() / 2)
+
+
+def test_self_confidence_and_margin_by_hand():
+    probabilities = np.array([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
+    answers = [0, 1]
+    assert get_answer_quality_scores(answers, probabilities, method="self_confidence") == pytest.approx([0.3, 0.8])
+    margin = get_answer_quality_scores(answers, probabilities, method="normalized_margin")
+    assert margin == pytest.approx([0.25, 0.75])  # (1 - .7 + .2) / 2 and (1 - .2 + .7) / 2
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 40))
+def test_scores_are_probabilities_for_any_input(seed, classes, count):
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.full(classes, 0.3), count)
+    answers = rng.integers(0, classes, count)
+    for rank in RANKS:
+        scores = get_answer_quality_scores(answers, probabilities, method=rank)
+        assert scores.shape == (count,)
+        assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_examples_without_answers_are_no_issue():
+    probabilities, excluded, _ = simulate(500)
+    excluded[:100] = 0
+    assert (get_answer_quality_scores(excluded, probabilities)[:100] == 1).all()
+    assert not find_answer_issues(excluded, probabilities)[:100].any()
+
+
+@pytest.mark.parametrize(
+    ("answers", "probabilities", "options"),
+    [
+        ([0, 1], np.full((3, 2), 0.5), {}),
+        ([0, 1], np.full((2, 2), 0.7), {}),
+        ([0, 5], np.full((2, 2), 0.5), {}),
+        ([0, 1], [0.5, 0.5], {}),
+        ([0, 1], np.full((2, 2), np.nan), {}),
+        (np.array([[0.5, 0], [0, 1]]), np.full((2, 2), 0.5), {}),
+        (np.zeros((2, 2)), np.full((2, 2), 0.5), {}),
+        ([0, 1], np.full((2, 2), 0.5), {"filter_by": "luck"}),
+        ([0, 1], np.full((2, 2), 0.5), {"return_indices_ranked_by": "luck"}),
+        ([0, 1], np.full((2, 2), 0.5), {"frac_noise": 2}),
+        ([0, 1], np.full((2, 2), 0.5), {"noise_rate": 0.9}),
+        ([0, 1], np.full((2, 2), 0.5), {"transition": np.eye(2)}),
+    ],
+)
+def test_bad_input_is_a_user_error(answers, probabilities, options):
+    with pytest.raises(UserError):
+        find_answer_issues(answers, probabilities, **options)
