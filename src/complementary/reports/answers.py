@@ -5,8 +5,8 @@ examples, or their indices with the worst first. No true label is used.
 
 The probabilities must be *out-of-sample*: the model that made them was not trained on the answers of the same examples.
 A model that has seen the answer "not k" predicts k less, and so hides exactly the errors that are wanted.
-`complementary.training.cross_fit` and scikit-learn's ``cross_val_predict(model, X, not_y, method="predict_proba")`` make
-such probabilities.
+`complementary.training.cross_fit` makes such probabilities for a run, and scikit-learn's
+``cross_val_predict(model, X, not_y, method="predict_proba")`` for an estimator.
 
     >>> import numpy as np
     >>> from complementary.reports.answers import find_answer_issues
@@ -268,8 +268,8 @@ def _check(excluded: object, pred_probs: ArrayLike | Tensor) -> tuple[Tensor, Te
     given = given.detach().cpu().double()
     if given.shape != probabilities.shape:
         raise UserError(
-            f"pred_probs has shape {list(probabilities.shape)}, but the answers have {list(given.shape)}; there must be "
-            "one row per example and one column per class."
+            f"pred_probs has shape {list(probabilities.shape)}, but the answers have {list(given.shape)}; there must "
+            "be one row per example and one column per class."
         )
     if not bool(((given == 0) | (given == 1)).all()):
         raise UserError("A matrix of answers must contain only 0 and 1 (1: not this class).")

@@ -1,7 +1,7 @@
 """Which classes a model confuses, and how good it is for each class, estimated from complementary labels.
 
-With a transition matrix T, the row of T^-1 that belongs to the label "not k" has the one-hot vector of the true class as
-its mean. Counting these rows instead of true classes gives unbiased estimates, whose standard errors are given, too.
+With a transition matrix T, the row of T^-1 that belongs to the label "not k" has the one-hot vector of the true class
+as its mean. Counting these rows instead of true classes gives unbiased estimates, whose standard errors are given, too.
 They hold for examples that the model was not trained on.
 """
 
