@@ -156,7 +156,8 @@ class DatasetConfig:
     data: str = "digits"
     """Name of a dataset (see cll data list), or the path of an .npz file."""
     labels: str = "auto"
-    """Complementary labels: given (they come with the data), uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, or
+    """Complementary labels: given (they come with the data), uniform, biased:RATIO, noisy:RATE, designed:COUNT
+    (each class has COUNT allowed labels; designed:COUNT:SHARE: one of them with this probability), matrix:FILE.csv, or
     the paper's setup-1:RATIO, setup-2:BIAS, setup-3:BIAS:RATIO. auto: given, else uniform."""
     per_example: int = 1
     """Number of distinct complementary labels per example (1 to classes - 1)."""
@@ -436,10 +437,20 @@ AS_CODED: dict[str, dict[str, Any]] = {
 
 
 _ON_FEATURES: dict[str, Any] = {"inputs": "features", "loss": "s-exp", "mix": "none", "epochs": 30, "batch": 512}
+_PUBLISHED: dict[str, Any] = {
+    "loss": "s-nl",
+    "mix": "none",
+    "epochs": 200,
+    "batch": 64,
+    "lr": 0.1,
+    "weight_decay": 1e-4,
+}
 RECIPES: dict[str, dict[str, Any]] = {
     "icm": {"mix": "icm"},
     "features": _ON_FEATURES,
     "self-training": _ON_FEATURES | {"self_training": 150},
+    "pocr": _PUBLISHED,
+    "plnl": _PUBLISHED,
 }
 """Options that a recipe sets."""
 

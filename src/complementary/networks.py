@@ -7,8 +7,9 @@ ResNet-18 has the state-dict keys of torchvision, so that weights can be exchang
 import itertools
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,12 +22,12 @@ class Network(nn.Module, ABC):
     """A backbone and one linear layer.
 
     Attributes:
-        kind: Name of the network in `MODELS`.
+        kind: Name of the network, which `build` takes.
         max_pool: Whether the stem has a max-pool.
         fc: The linear layer.
     """
 
-    kind: ClassVar[str]
+    kind: str
     max_pool: bool = True
     fc: nn.Linear
 
@@ -138,6 +139,27 @@ def _stage(inner: int, outer: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(inner, outer, stride), BasicBlock(outer, outer, 1))
 
 
+class Ensemble(Network):
+    """Several networks of the same kind, which are trained and applied together. Its logits are their mean.
+
+    Args:
+        members: The networks.
+    """
+
+    def __init__(self, members: Sequence[Network]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.kind, self.max_pool = f"{len(members)}x{members[0].kind}", members[0].max_pool
+
+    def features(self, x: Tensor) -> Tensor:
+        """Inputs [B, ...] -> features of all members side by side."""
+        return torch.cat([member.features(x) for member in self.members], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs [B, ...] -> mean of the logits, [B, K]."""
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
 MODELS = ("linear", "mlp", "cnn", "resnet18")
 
 
@@ -145,12 +167,15 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_po
     """Build a network.
 
     Args:
-        name: linear, mlp, cnn or resnet18.
+        name: linear, mlp, cnn or resnet18; 2xcnn is an `Ensemble` of two networks with the same initial weights.
         shape: Shape of an input, [C, H, W] or [D].
         classes: Number of classes K.
         seed: The initial weights depend on nothing else.
         max_pool: Whether the stem of resnet18 has a max-pool.
     """
+    count, times, member = name.partition("x")
+    if times and count.isdigit() and int(count) >= 1:
+        return Ensemble([build(member, shape, classes, seed, max_pool) for _ in range(int(count))])
     one_of("The model", name, MODELS, "model")
     if name in ("cnn", "resnet18") and len(shape) != 3:
         raise UserError(

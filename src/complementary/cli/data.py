@@ -142,8 +142,8 @@ class ShowOptions(CacheOptions):
     out: Path | None = None
     """File for the contact sheet (.png, .pdf or .svg)."""
     labels: str = "given"
-    """given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE, matrix:FILE.csv, setup-1:RATIO,
-    setup-2:BIAS or setup-3:BIAS:RATIO."""
+    """given (those that came with the data, if any), uniform, biased:RATIO, noisy:RATE, designed:COUNT[:SHARE],
+    matrix:FILE.csv, setup-1:RATIO, setup-2:BIAS or setup-3:BIAS:RATIO."""
     per_example: int = 1
     """Number of labels to draw per example."""
     long_tail: float = 1.0
