@@ -102,13 +102,11 @@ def reading(what: object, advice: str = "", option: str | None = None) -> Iterat
         yield
     except UserError:
         raise
-    except OSError as error:
-        raise UserError(f"{what} cannot be read ({reason_of(error)}){end}", option) from None
     except MemoryError as error:
         reason = reason_of(error)
         raise UserError(f"{what} needs more memory than there is ({reason}); use a smaller file.", option) from None
     except Exception as error:
-        raise UserError(f"{what} is damaged or not valid ({reason_of(error)}){end}", option) from None
+        raise UserError(f"{what} cannot be read ({reason_of(error)}){end}", option) from None
 
 
 def reason_of(error: BaseException) -> str:
@@ -116,7 +114,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     first = (str(error).strip().splitlines() or [""])[0][:200]
-    return first.rstrip(".") if first else type(error).__name__
+    return first.rstrip(".:") if first else type(error).__name__
 
 
 def available_memory() -> int:

@@ -1,10 +1,13 @@
+import contextlib
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from complementary.data import arrays
 from complementary.data.arrays import as_integers, decode_npz, multi_hot, read_example_file, read_rows
 from complementary.errors import UserError
 
@@ -31,14 +34,42 @@ def test_npz_accepts_names_of_other_libraries():
 
 
 def test_npz_never_unpickles_objects():
-    with pytest.raises(UserError, match="no objects"):
+    with pytest.raises(UserError, match="without objects"):
         decode_npz(npz(inputs=np.array([{"a": 1}], dtype=object)), "x.npz")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken"])
 def test_npz_that_is_damaged_is_refused(content):
-    with pytest.raises(UserError, match=r"x\.npz cannot be read as \.npz"):
+    with pytest.raises(UserError, match=r"x\.npz .*cannot be read"):
         decode_npz(content, "x.npz")
+
+
+def test_npz_larger_than_the_memory_is_refused(monkeypatch, tmp_path):
+    """A compressed .npz of a few kilobytes can expand to gigabytes."""
+    np.savez_compressed(tmp_path / "x.npz", inputs=np.zeros((1000, 1000)))
+    monkeypatch.setattr(arrays, "available_memory", lambda: 7_000_000)
+    with pytest.raises(UserError, match=r"expands to 8\.0 MB"):
+        decode_npz(tmp_path / "x.npz", "x.npz")
+    monkeypatch.setattr(arrays, "available_memory", lambda: 9_000_000)
+    assert decode_npz(tmp_path / "x.npz", "x.npz")["train/inputs"].shape == (1000, 1000)
+
+
+@pytest.mark.parametrize("position", [0, 30, 60, 100, 200, -60, -30, -1])
+def test_npz_compressed_with_a_flipped_byte_is_a_value_or_a_user_error(position):
+    stream = io.BytesIO()
+    np.savez_compressed(stream, inputs=np.arange(20.0).reshape(10, 2))
+    content = bytearray(stream.getvalue())
+    content[position] ^= 0xFF
+    with contextlib.suppress(UserError):
+        decode_npz(bytes(content), "x.npz")
+
+
+@pytest.mark.parametrize("name", ["y", "not_y"])
+def test_npz_with_a_class_number_of_65535_is_refused(tmp_path, name):
+    """In an unsigned 16-bit array this is -1; a matrix of that many classes would need 34 GB."""
+    np.savez(tmp_path / "x.npz", X=VALUES, **{name: np.array([0, -1]).astype(np.uint16)})
+    with pytest.raises(UserError, match="65,535"):
+        read_example_file(tmp_path / "x.npz").labels()
 
 
 def test_npz_with_unknown_arrays_is_refused():
@@ -97,6 +128,22 @@ def test_example_file_reads_csv(tmp_path, text, keys):
     assert file.keys == keys
 
 
+def test_example_file_reads_csv_in_parts(tmp_path, monkeypatch):
+    """The values and keys do not depend on the parts, and the memory needed is that of the result."""
+    values = np.random.default_rng(0).normal(size=(3000, 40))
+    np.savetxt(tmp_path / "a.csv", values, delimiter=",")
+    whole = read_example_file(tmp_path / "a.csv")
+    monkeypatch.setattr(arrays, "CELLS", 1000)
+    tracemalloc.start()
+    parts = read_example_file(tmp_path / "a.csv")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(whole.arrays["train/inputs"], values.astype(np.float32))
+    assert np.array_equal(parts.arrays["train/inputs"], values.astype(np.float32))
+    assert parts.keys == whole.keys
+    assert peak < 3 * parts.arrays["train/inputs"].nbytes < (tmp_path / "a.csv").stat().st_size
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -135,9 +182,18 @@ def test_example_file_reads_npy_and_npz(tmp_path):
     assert read_example_file(tmp_path / "b.npz").keys == ["x", "y"]
 
 
+def test_example_file_maps_a_large_npy(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", VALUES)
+    monkeypatch.setattr(arrays, "MAPPED_BYTES", 1)
+    mapped = read_example_file(tmp_path / "a.npy").arrays["train/inputs"]
+    assert np.array_equal(mapped, VALUES)
+    mapped[:] = 0
+    assert np.array_equal(np.load(tmp_path / "a.npy"), VALUES)
+
+
 def test_example_file_refuses_other_files(tmp_path):
     (tmp_path / "a.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="not an array of numbers"):
+    with pytest.raises(UserError, match=r"a\.npy cannot be read"):
         read_example_file(tmp_path / "a.npy")
     np.savez(tmp_path / "b.npz", truth=[1, 2])
     with pytest.raises(UserError, match="no inputs"):

