@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from complementary import labels, transitions
 from complementary.errors import UserError
+from complementary.rng import generator
 
 GOLDEN_WEIGHTS = {
     10: [100, 77, 59, 46, 35, 27, 21, 16, 12, 10],
@@ -209,19 +210,117 @@ def test_check_transition_converts_without_changing_its_input():
 
 @pytest.mark.parametrize("matrix", [transitions.biased(6, 10), transitions.noisy(6, 0.2)])
 def test_estimate_transition_of_a_perfect_classifier_is_the_matrix(matrix):
-    truth = torch.arange(6).repeat(20_000)
+    truth = torch.arange(6).repeat(10_000)
     excluded = labels.draw(truth, matrix, seed=1)
     # without true labels, from the most confident examples
     sure = torch.nn.functional.one_hot(truth, 6).float()
-    guess = transitions.estimate_transition(sure, excluded)
+    guess = transitions.estimate_transition(sure, excluded).matrix
     torch.testing.assert_close(guess, matrix, atol=0.03, rtol=0)
     torch.testing.assert_close(guess.sum(1), torch.ones(6, dtype=torch.float64))
 
 
-def test_estimate_averages_exactly_the_surest_share():
-    probabilities = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.1, 0.9]])
-    excluded = torch.tensor([[0, 1], [1, 0], [1, 0], [1, 0]])
-    two_each = transitions.estimate_transition(probabilities, excluded, share=1.0)
-    assert two_each.tolist() == [[0.5, 0.5], [1, 0]]
-    one_each = transitions.estimate_transition(probabilities, excluded, share=0.01)
-    assert one_each.tolist() == [[0, 1], [1, 0]]
+def test_anchor_transition_averages_exactly_the_surest_predictions_of_a_class():
+    """Two classes of 3,000 with different labels; the less certain half of each has other labels and does not count."""
+    sure = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.1, 0.9], [0.4, 0.6]]).repeat_interleave(1500, 0)
+    row = torch.tensor([[0.1, 0.9], [0.5, 0.5], [0.7, 0.3], [0.2, 0.8]])
+    excluded = torch.cat([torch.eye(2)[(torch.arange(1500) >= 1500 * float(r[0])).long()] for r in row])
+    found = transitions.anchor_transition(sure, excluded, share=0.5)
+    torch.testing.assert_close(found, row[[0, 2]].double(), atol=0.01, rtol=0)
+
+
+# --- estimation by maximum likelihood -------------------------------------------------------------------------------
+
+
+def soft_predictions(count, prior, seed):
+    """(true classes [N], calibrated class probabilities [N, K]) of normal scores with a gain of 2.5 for the class."""
+    truth = torch.multinomial(prior, count, replacement=True, generator=generator(seed, "truth"))
+    scores = torch.randn(count, len(prior), generator=generator(seed, "scores")).double()
+    scores[torch.arange(count), truth] += 2.5
+    return truth, (2.5 * scores + prior.double().log()).softmax(1)  # the posterior of this model
+
+
+SKEWED = torch.tensor([[0.05, 0.6, 0.25, 0.1], [0.2, 0.1, 0.1, 0.6], [0.45, 0.3, 0.0, 0.25], [0.1, 0.2, 0.68, 0.02]])
+
+
+def test_estimate_transition_of_a_perfect_classifier_is_a_count():
+    truth = torch.arange(4).repeat(900)
+    excluded = labels.draw(truth, SKEWED.double(), seed=3)
+    found = transitions.estimate_transition(torch.nn.functional.one_hot(truth, 4), excluded)
+    counted = torch.stack([excluded[truth == k].double().mean(0) for k in range(4)])
+    torch.testing.assert_close(found.unshrunk, counted, atol=1e-6, rtol=0)
+    multinomial = (counted * (1 - counted) / 900).sqrt()
+    torch.testing.assert_close(found.error, multinomial, rtol=0.05, atol=0.002)
+
+
+@pytest.mark.parametrize("prior", [[1, 1, 1, 1], [5, 4, 3, 2]], ids=["balanced", "long tail"])
+def test_estimate_transition_error_is_the_spread_over_draws(prior):
+    found = []
+    for seed in range(60):
+        truth, probabilities = soft_predictions(3000, torch.tensor(prior) / sum(prior), seed)
+        found.append(transitions.estimate_transition(probabilities, labels.draw(truth, SKEWED.double(), seed=seed)))
+    values, errors = (torch.stack(v) for v in zip(*((f.unshrunk, f.error) for f in found), strict=True))
+    inside = SKEWED > 0.15  # near 0 the constraint makes the spread smaller than the error
+    bias = (values.mean(0) - SKEWED) / (values.std(0) / 60**0.5).clamp_min(1e-6)
+    assert float(bias[inside].abs().max()) < 3.5
+    ratio = errors.mean(0) / values.std(0)
+    assert float(ratio[inside].min()) > 0.8
+    assert float(ratio[inside].max()) < 1.3
+    gradient = torch.randn(4, 4, generator=generator(1, "g")).double() * inside
+    spread = (values * gradient).sum((1, 2)).std()
+    error = sum(f.variance(gradient) for f in found) / len(found)
+    assert error**0.5 == pytest.approx(float(spread), rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["uniform", "biased:10", "noisy:0.05"])
+def test_estimate_transition_shrinks_simple_matrices(name):
+    matrix = transitions.parse(name, 10)
+    truth = torch.arange(10).repeat(300)
+    found = transitions.estimate_transition(torch.nn.functional.one_hot(truth, 10), labels.draw(truth, matrix, seed=4))
+    assert float((found.matrix - matrix).square().mean()) < 0.3 * float((found.unshrunk - matrix).square().mean())
+
+
+def test_estimate_transition_keeps_what_the_labels_show():
+    truth = torch.arange(4).repeat(5000)
+    found = transitions.estimate_transition(torch.eye(4)[truth], labels.draw(truth, SKEWED.double(), seed=5))
+    torch.testing.assert_close(found.matrix, found.unshrunk, atol=0.005, rtol=0)
+
+
+def test_estimate_transition_of_rare_classes_invents_no_label_noise():
+    """Audit A3: 310 anchor points for a class of 50 gave a diagonal of up to .11."""
+    sizes = torch.tensor([5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50])
+    truth = torch.arange(10).repeat_interleave(sizes)
+    excluded, sure = labels.draw(truth, transitions.uniform(10), seed=6), torch.eye(10)[truth]
+    for matrix in (
+        transitions.anchor_transition(sure, excluded),
+        transitions.estimate_transition(sure, excluded).matrix,
+    ):
+        assert float(matrix.diagonal().max()) < 1e-3
+        torch.testing.assert_close(matrix, transitions.uniform(10), atol=0.03, rtol=0)
+
+
+def test_estimate_transition_of_several_labels_is_the_marginal():
+    truth, probabilities = soft_predictions(20_000, torch.ones(4) / 4, 0)
+    matrix = transitions.biased(4, 4)
+    found = transitions.estimate_transition(probabilities, labels.draw(truth, matrix, 2, seed=1))
+    torch.testing.assert_close(found.matrix, labels.marginal(matrix, 2), atol=0.03, rtol=0)
+
+
+def test_estimate_transition_separation_tells_singular_matrices():
+    truth = torch.arange(10).repeat(2000)
+    sure = torch.eye(10)[truth]
+    separation = {
+        name: transitions.estimate_transition(sure, labels.draw(truth, transitions.parse(name, 10))).separation
+        for name in ("uniform", "noisy:0.05", "noisy:0.1")
+    }
+    assert separation["uniform"] > separation["noisy:0.05"] > 2 > separation["noisy:0.1"]
+
+
+def test_estimates_of_a_class_without_examples_are_distributions():
+    truth = torch.arange(3).repeat(500)
+    excluded, sure = labels.draw(truth, transitions.uniform(4), seed=2), torch.eye(4)[truth]
+    for matrix in (
+        transitions.anchor_transition(sure, excluded),
+        transitions.estimate_transition(sure, excluded).matrix,
+    ):
+        torch.testing.assert_close(matrix.sum(1), torch.ones(4, dtype=torch.float64))
+        assert bool((matrix >= 0).all())

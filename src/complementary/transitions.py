@@ -8,6 +8,8 @@ probability of a wrong label, one that excludes the true class.
     [[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]
 """
 
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -245,21 +247,159 @@ def _parse_design(spec: str, value: str, classes: int) -> Tensor:
 # --- estimation -------------------------------------------------------------------------------------------------------
 
 
-def estimate_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.25) -> Tensor:
-    """Estimate the matrix from anchor points, without true labels.
+@dataclass(frozen=True)
+class TransitionEstimate:
+    """An estimated transition matrix and its sampling error.
 
-    Row k is the mean complementary label of the examples with the largest probability of class k.
+    Attributes:
+        matrix: The estimate, shrunk toward a simple matrix (see `estimate_transition`), float64 [K, K].
+        unshrunk: The maximum-likelihood estimate, float64 [K, K].
+        blocks: Inverse information of each column of T without the constraint on row sums, float64 [K, K, K].
+        examples: Expected number of examples of each class, float64 [K].
+    """
+
+    matrix: Tensor
+    unshrunk: Tensor
+    blocks: Tensor
+    examples: Tensor
+
+    def variance(self, gradient: Tensor) -> float:
+        """Variance of a function of ``unshrunk`` whose derivative by T[y, k] is ``gradient[y, k]`` (delta method)."""
+        pulled = torch.einsum("kyz,zk->ky", self.blocks, gradient.double())
+        total = pulled.sum(0)
+        return max(0.0, float((pulled * gradient.double().T).sum() - total @ torch.linalg.solve(self._sum, total)))
+
+    @property
+    def error(self) -> Tensor:
+        """Standard errors of the entries of ``unshrunk``, [K, K]."""
+        coupled = self.blocks @ torch.linalg.solve(self._sum, self.blocks)
+        variance: Tensor = (self.blocks - coupled).diagonal(dim1=1, dim2=2).T
+        return variance.clamp_min(0).sqrt()
+
+    @property
+    def separation(self) -> float:
+        """Distance from the nearest singular matrix in standard errors: the smallest singular value over its error.
+
+        Below 2, the estimate does not show that the labels determine the classes.
+        """
+        left, values, right = torch.linalg.svd(self.unshrunk)
+        return float(values[-1]) / max(1e-12, math.sqrt(self.variance(torch.outer(left[:, -1], right[-1]))))
+
+    @property
+    def _sum(self) -> Tensor:
+        return self.blocks.sum(0)
+
+
+def estimate_transition(
+    probabilities: Tensor, excluded: Tensor, start: Tensor | None = None, iterations: int = 200
+) -> TransitionEstimate:
+    """Estimate the matrix without true labels, by maximum likelihood.
+
+    P(label k | x) = sum_y P(y | x) T[y, k]. With the class probabilities of a classifier in place of P(y | x), the
+    likelihood of the labels is concave in T, and EM finds its maximum. Class sizes enter through the probabilities.
+    The result is then shrunk toward the closest matrix of the form "wrong with probability d, else proportional to
+    m_k", which covers uniform, biased and noisy labels, by as much as its sampling error demands (empirical Bayes).
+
+    The labels of an example must not have been used to train the classifier that predicts the example. Otherwise a
+    wrong label makes its example look like another class, and label noise is not seen.
 
     Args:
-        probabilities: Class probabilities of a classifier trained on the complementary labels, [N, K].
+        probabilities: Class probabilities by cross-fitting, [N, K].
+        excluded: Complementary labels, [N, K]. Several labels of an example share a weight of 1.
+        start: Where EM starts, [K, K]; None: `anchor_transition`.
+        iterations: Upper bound of the number of EM steps.
+    """
+    q, share = probabilities.double().cpu(), _label_shares(excluded)
+    matrix = anchor_transition(probabilities, excluded) if start is None else start.double().cpu()
+    matrix = 0.99 * matrix + 0.01 * share.mean(0)  # EM leaves an entry of 0 at 0
+    for _ in range(iterations):
+        ratio = share / (q @ matrix).clamp_min(1e-12)
+        updated = _normalize_rows(matrix * (q.T @ ratio), matrix)
+        change = float((updated - matrix).abs().max())
+        matrix = updated
+        if change < 1e-6:
+            break
+    result = TransitionEstimate(matrix, matrix, _blocks(q, matrix), q.sum(0))
+    return replace(result, matrix=_shrink(matrix, result.error**2, result.examples))
+
+
+def anchor_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.5) -> Tensor:
+    """Estimate the matrix from anchor points: row k is the mean label of the examples most certainly of class k.
+
+    Args:
+        probabilities: Class probabilities by cross-fitting (see `estimate_transition`), [N, K].
         excluded: Complementary labels, [N, K].
-        share: Number of anchor points per class, as a share of N/K.
+        share: Share of the examples *predicted* to be of a class that count as its anchor points.
 
     Returns:
-        float64 [K, K].
+        float64 [K, K], shrunk as by `estimate_transition`.
     """
-    classes = excluded.shape[1]
-    count = max(1, min(len(excluded), int(share * len(excluded) / classes)))
-    anchors = probabilities.topk(count, dim=0).indices.T  # [K, count]
-    rows = excluded.double()[anchors].mean(1)
-    return rows / rows.sum(1, keepdim=True)
+    q, labels = probabilities.double().cpu(), _label_shares(excluded)
+    classes = q.shape[1]
+    predicted, rows, counts = q.argmax(1), [], []
+    for k in range(classes):
+        own = (predicted == k).nonzero()[:, 0]
+        anchors = own[q[own, k].topk(math.ceil(share * len(own))).indices]
+        rows.append(labels[anchors].mean(0) if len(anchors) else labels.mean(0))
+        counts.append(len(anchors))
+    matrix, count = torch.stack(rows), torch.tensor(counts, dtype=torch.float64)
+    smooth = (matrix * count[:, None] + labels.mean(0)) / (count[:, None] + 1)  # so that no variance is zero
+    variance = smooth * (1 - smooth) / count[:, None].clamp_min(0.01)
+    return _shrink(matrix, variance, torch.bincount(predicted, minlength=classes).double())
+
+
+def _label_shares(excluded: Tensor) -> Tensor:
+    """The labels of each example share a weight of 1: [N, K] -> float64 [N, K]."""
+    excluded = excluded.double().cpu()
+    return excluded / excluded.sum(1, keepdim=True)
+
+
+def _normalize_rows(matrix: Tensor, otherwise: Tensor) -> Tensor:
+    """Rows that sum to 1; a row of zeros is taken from ``otherwise``."""
+    sums = matrix.sum(1, keepdim=True)
+    return torch.where(sums > 0, matrix / sums.clamp_min(1e-300), otherwise)
+
+
+def _blocks(q: Tensor, matrix: Tensor) -> Tensor:
+    """Inverse expected information, one block [K, K] per label: a label depends on one column of T only. [K, K, K].
+
+    The constraint that rows sum to 1 couples the columns. With V = diag(V_k) the covariance of all entries is
+    V - V A' (A V A')^-1 A V, where A V A' = sum_k V_k.
+    """
+    weight = 1 / (q @ matrix).clamp_min(len(matrix) / len(q))  # a label that was never seen may have that probability
+    information = torch.stack([(q * weight[:, k : k + 1]).T @ q for k in range(q.shape[1])])
+    blocks: Tensor = torch.linalg.inv(information + torch.eye(len(matrix), dtype=q.dtype))  # finite for empty classes
+    return blocks
+
+
+def _shrink(matrix: Tensor, variance: Tensor, examples: Tensor) -> Tensor:
+    """Shrink a noisy matrix toward the closest matrix with one noise rate and one weight per label.
+
+    Args:
+        matrix: [K, K].
+        variance: Sampling variance of each entry, [K, K].
+        examples: Examples of each class, [K].
+
+    Returns:
+        float64 [K, K]. The relative deviation of the entries from the simple matrix has a variance that is estimated
+        by what the deviations have in excess of ``variance``.
+    """
+    classes = len(matrix)
+    precise = (examples / matrix.shape[0] + 1e-9)[:, None] * matrix.clamp_min(0)  # expected counts
+    eye = torch.eye(classes, dtype=torch.bool)
+    rate = float(precise[eye].sum() / precise.sum())
+    off = precise.masked_fill(eye, 0)
+    weight = off.sum(0) / off.sum()
+    for _ in range(100):  # the MM algorithm for Luce's choice model: T[y, k] = m_k / (1 - m_y)
+        pull = off.sum(1) / (1 - weight).clamp_min(1e-12)
+        weight = off.sum(0) / (pull.sum() - pull).clamp_min(1e-300)
+        weight = weight / weight.sum()
+    simple = (1 - rate) * _without_diagonal(weight.clamp_min(1e-12)) + rate * torch.eye(classes, dtype=matrix.dtype)
+    information = 1 / variance.clamp_min(1e-12)
+    trust = (simple**2 * information).clamp_max(1e6)  # entries weigh by how well their relative deviation is known
+    deviation = (matrix - simple) ** 2 / simple.clamp_min(1e-6) ** 2
+    noise = variance / simple.clamp_min(1e-6) ** 2
+    spread = float(((deviation - noise) * trust).sum() / trust.sum())
+    kept = max(spread, 0.0) * simple**2
+    shrunk = simple + kept / (kept + variance.clamp_min(1e-15)) * (matrix - simple)
+    return _normalize_rows(shrunk.clamp_min(0), simple)

@@ -25,11 +25,14 @@ from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
+from complementary.rng import generator
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.self_training import SelfTrainer, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
+
+ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
 """Recipes that have a training loop of their own."""
@@ -82,14 +85,23 @@ def build_trainer(
     dataset: Dataset | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
     progress: Progress | None = None,
+    task: Task | None = None,
 ) -> Trainer:
     """Build the training loop of a configuration.
 
     Two trainings come first if the configuration needs them: one that estimates the transition matrix, and one of a
     classifier that self-training starts from. A resumed run repeats them.
+
+    Args:
+        config: The configuration.
+        device: The device, or the engine that computes.
+        dataset: The dataset; None: the one that the configuration names.
+        processes: The processes that share the work.
+        progress: Called after every step of the trainings that come first.
+        task: The task; None: that of the configuration.
     """
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
-    task = build_task(config, dataset, str(engine.device))
+    task = task or build_task(config, dataset, str(engine.device))
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
     if config.training.recipe in BASELINES:
@@ -126,7 +138,7 @@ def _start_baseline(
         raise UserError(f"The recipe {recipe} does not include self-training; leave it out.", "self_training")
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
-    on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch)
+    on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch, policy="none")
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     if first.selected:
         first.model.load_state_dict(first.selected)
@@ -153,11 +165,41 @@ def _prior(config: Config, probabilities: Tensor, task: Task) -> priors.Prior:
 def _estimate_transition(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None
 ) -> Task:
-    """Train with s-nl for some epochs, then estimate the transition matrix from anchor points, without true labels."""
-    plain = _for_adam(config).with_(loss="s-nl", mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    first = _train_first(plain, task, engine, processes, "for the matrix, ", progress)
-    matrix = processes.broadcast(transitions.estimate_transition(_predict(first, task), task.excluded))
-    return dataclasses.replace(task, transition=matrix, loss_transition=matrix)
+    """Estimate the transition matrix without true labels, and use it in place of the matrices of the task.
+
+    Class probabilities are cross-fitted: two classifiers, each trained on one half of the examples, predict the other
+    half. The first pair is trained with s-nl and gives anchor points. Further pairs are trained with fwd and the
+    estimate so far, because s-nl takes the labels for uniform.
+    """
+    plain = _for_adam(config).with_(mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    matrix: Tensor | None = None
+    for turn in range(1 + ESTIMATE_ROUNDS):
+        first = plain.with_(loss="s-nl" if matrix is None else "fwd")
+        stage = f"for the matrix ({turn + 1} of {1 + ESTIMATE_ROUNDS}), "
+        predicted = _cross_fit(first, task, engine, processes, stage, progress)
+        if matrix is None:
+            matrix = transitions.anchor_transition(predicted, task.excluded)
+        else:
+            matrix = transitions.estimate_transition(predicted, task.excluded, matrix).matrix
+        task = dataclasses.replace(task, transition=matrix, loss_transition=matrix)
+    return task
+
+
+def _cross_fit(
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
+) -> Tensor:
+    """Class probabilities [N, K] of every training example, by a classifier that was trained without its labels."""
+    order = torch.randperm(len(task.train), generator=generator(config.seed, "folds"))
+    predicted = torch.zeros(len(task.train), len(task.classes))
+    for fold in range(2):
+        training, other = order[1 - fold :: 2].sort().values, order[fold::2].sort().values
+        half = task.take(training)
+        batch = min(config.training.batch, len(half.train) // processes.world_size * processes.world_size)
+        trainer = _train_first(config.with_(batch=batch), half, engine, processes, stage, progress)
+        if trainer.selected:
+            trainer.model.load_state_dict(trainer.selected)
+        predicted[other] = processes.broadcast(trainer.logits(task.train.take(other)).softmax(1).cpu())
+    return predicted
 
 
 def _train_first(

@@ -97,6 +97,12 @@ class Task:
         changed |= {} if processes.is_main else {"validation": self.validation.take(slice(0)), "test_inputs": None}
         return dataclasses.replace(self, **changed)
 
+    def take(self, index: Tensor) -> "Task":
+        """The task with the training examples at ``index``, int [M]."""
+        cluster = None if self.cluster is None else self.cluster[index]
+        changed: dict[str, Any] = {"train": self.train.take(index), "train_index": self.train_index[index]}
+        return dataclasses.replace(self, **changed, excluded=self.excluded[index], cluster=cluster)
+
     def with_images(self, dataset: Dataset) -> "Task":
         """The same task with the images of the dataset as inputs, instead of their features."""
         inputs = dataset.train.inputs
