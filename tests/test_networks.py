@@ -159,3 +159,15 @@ def test_build_refuses_vectors_for_convolutions(name, shape):
 def test_build_refuses_an_unknown_model():
     with pytest.raises(UserError, match=r"resnet50.*linear, mlp, cnn, resnet18"):
         networks.build("resnet50", (3, 32, 32), 10)
+
+
+def test_ensemble_averages_the_logits_of_its_members():
+    pair = networks.build("2xcnn", (1, 8, 8), 3)
+    assert (pair.kind, len(pair.members)) == ("2xcnn", 2)
+    with torch.no_grad():
+        for weight in pair.members[1].parameters():
+            weight.mul_(2)
+    x = torch.randn(4, 1, 8, 8)
+    torch.testing.assert_close(pair(x), (pair.members[0](x) + pair.members[1](x)) / 2)
+    assert pair.features(x).shape == (4, 256)
+    networks.build(pair.kind, (1, 8, 8), 3).load_state_dict(pair.state_dict())

@@ -148,7 +148,7 @@ class Ensemble(Network):
 
     def __init__(self, members: Sequence[Network]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members: Sequence[Network] = nn.ModuleList(members)  # type: ignore[assignment]
         self.kind, self.max_pool = f"{len(members)}x{members[0].kind}", members[0].max_pool
 
     def features(self, x: Tensor) -> Tensor:

@@ -129,9 +129,10 @@ class PlnlTrainer(PocrTrainer):
         excluded, guess = self.added[number][index].float(), self.guesses[number][index]
         with self.engine.autocast():
             logits, weak, strong = (self.forward(network, x) for x in views)
-        loss, _ = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
-        loss = loss + self.guessing(logits, guess)
-        loss = loss + self.weight * self.consistency(logits, excluded, weak, strong).mean()
+        complementary, _ = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
+        apart: Tensor = self.consistency(logits, excluded, weak, strong).mean()
+        guessed: Tensor = self.guessing(logits, guess)
+        loss = complementary + guessed + self.weight * apart
         loss.backward()
         everywhere = index * self.processes.world_size + self.processes.rank  # positions among all examples
         rows, values = (self.processes.all_gather_batch(t) for t in (everywhere, logits.detach().float()))
