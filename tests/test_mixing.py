@@ -275,7 +275,7 @@ def test_micm_weights_labels_by_inverse_distance(lam, anchor, constant, shape):
         assert len(others) == min(2, size - 1)  # in a group of two both partners are the same
         if ALONE[i]:
             continue
-        who = [i, *others] if size > 2 else [i, others[0], others[0]]
+        who = [i, *others]  # in a group of two the label of the partner counts once
         point = sum(float(weights[i, j]) * points[j] for j in {i, *others})
         np.testing.assert_allclose(mixed[i].flatten().numpy(), point, atol=1e-5)
         center = points[i] if anchor == "own" else point
@@ -295,6 +295,45 @@ def test_micm_weights_are_dirichlet_and_ignore_label_weights():
     assert stats.kstest(own, stats.beta(0.7, 1.4).cdf).pvalue > 0.01
     wanted = run(MICM())
     assert all(torch.equal(a, b) for a, b in zip(wanted, run(MICM(label_weights="swapped")), strict=True))
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.4, 3.0])
+@pytest.mark.parametrize("shape", [(2,), (3, 32, 32)], ids=str)
+def test_micm_distances_are_exact_however_small_alpha_is(alpha, shape):
+    """Against float64. In float32 the mixed point often equals a member, whose label must then have all the weight."""
+    count = 3000
+    x = torch.randn(3, *shape, generator=generator(0, "x"))
+    cluster, excluded = torch.zeros(count, dtype=torch.long), torch.eye(3).repeat(count // 3, 1)
+    mixer = MICM(alpha=alpha)
+    draw = mixer.draw(count, x.device, generator(0, "micm"))
+    chosen, _ = mixer.pick(excluded, cluster, None, draw.partner)
+    inputs = [x[who % 3] for who in (torch.arange(count), *chosen.unbind(1))]
+    weight = draw.weight.double()
+    points = torch.stack(inputs, 1).flatten(2).double()  # [N, 3, D]
+    others = (1 - torch.eye(3)).double()
+    # m - x_i = sum_j w_j (x_j - x_i): no difference of nearly equal points
+    toward = torch.stack([(weight[:, :, None] * (points - points[:, i : i + 1])).sum(1) for i in range(3)], 1)
+    distance = toward.norm(dim=2).clamp_min(1e-12)
+    same = ((points[:, :, None] - points[:, None]).norm(dim=3) * others).sum(2) == 0
+    inverse = 1 / torch.where(same, 30.0, distance)
+    _, found = mixer.weights(inputs, draw.weight, chosen)
+    torch.testing.assert_close(found.double(), inverse / inverse.sum(1, keepdim=True), atol=2e-3, rtol=0)
+    if alpha <= 0.1:
+        sure = weight.amax(1) > 1 - 1e-9
+        assert int(sure.sum()) > 5
+        apart = (points[:, 0] != points[:, 1]).any(1) & (points[:, 0] != points[:, 2]).any(1)
+        apart &= (points[:, 1] != points[:, 2]).any(1)
+        assert float(found[sure & apart].amax(1).min()) > 0.999
+
+
+def test_micm_in_a_group_of_two_is_icm():
+    x, excluded = torch.randn(2, 5, generator=generator(0, "x")), torch.eye(2)
+    mixer, cluster = MICM(), torch.zeros(2, dtype=torch.long)
+    draw = mixer.draw(2, x.device, generator(0, "two"))
+    mixed, soft = mixer.apply(x, excluded, cluster, draw)
+    own = draw.weight[:, :1]
+    torch.testing.assert_close(mixed, own * x + (1 - own) * x.flip(0))
+    torch.testing.assert_close(soft, own * excluded + (1 - own) * excluded.flip(0))
 
 
 @pytest.mark.parametrize("anchor", ["mixed", "own"])

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin, get
 import torch
 from torch import Tensor
 
-from complementary.errors import UserError, one_of
+from complementary.errors import UserError, load_plugin, one_of, plugin_names
 from complementary.rng import dirichlet
 
 # --- partners ---------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class GroupMixup:
         chosen, found = self.pick(excluded, cluster, index, draw.partner)
         members = [(x, excluded)] + [self._take(x, excluded, column, generator) for column in chosen.unbind(1)]
         inputs, labels = [m[0] for m in members], torch.stack([m[1] for m in members], dim=1)
-        input_weight, label_weight = self.weights(inputs, draw.weight)
+        input_weight, label_weight = self.weights(inputs, draw.weight, chosen)
         mixed = self._blend(inputs, input_weight) if self.share == "new-data" else x
         soft = labels.amax(1) if self.share == "hard-label" else (label_weight[..., None] * labels).sum(1)
         return self._replace_unmixed(x, excluded, mixed, soft, found)
@@ -287,12 +287,13 @@ class GroupMixup:
             groups = self.pool.groups
         return pick_partners(groups, index, noise, self.partner == "distinct"), groups.size[index] > 1
 
-    def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
+    def weights(self, inputs: list[Tensor], weight: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Weights of inputs and of labels.
 
         Args:
             inputs: Inputs of the examples and of their partners, 1 + partner_count tensors [B, ...].
             weight: The drawn weights, [B, 1 + partner_count].
+            chosen: The partners, int [B, partner_count].
 
         Returns:
             Weights of the inputs and of the labels, [B, 1 + partner_count] each; rows sum to 1.
@@ -391,12 +392,13 @@ class ExtraClass(GroupMixup):
 class MICM(GroupMixup):
     """Multi Intra-Cluster Mixup: three members of a cluster, with labels weighted by inverse distance.
 
-    ``label_weights`` does not apply.
+    ``label_weights`` does not apply. In a group of two, both partners are the same example, whose label counts once:
+    the result is that of ICM.
 
     Attributes:
         anchor: Distances are measured from the ``mixed`` point (the paper's text) or from the ``own`` input (its code;
             the own distance is then always 0 and replaced by ``constant``).
-        constant: Replaces a distance of 0 (C in the paper).
+        constant: Replaces a distance of 0, which only equal inputs have (C in the paper).
     """
 
     anchor: Literal["mixed", "own"] = "mixed"
@@ -404,12 +406,50 @@ class MICM(GroupMixup):
 
     partner_count: ClassVar[int] = 2
 
-    def weights(self, inputs: list[Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
+    def weights(self, inputs: list[Tensor], weight: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Dirichlet weights of inputs and inverse-distance weights of labels, [B, 3] each."""
-        anchor = inputs[0] if self.anchor == "own" else self._blend(inputs, weight)
-        distance = torch.stack([(anchor - x).flatten(1).float().norm(dim=1) for x in inputs], dim=1)
-        inverse = 1 / torch.where(distance == 0, self.constant, distance).clamp_min(1e-12)
+        distance = _distances_from_own(inputs) if self.anchor == "own" else _distances_from_mixed(inputs, weight)
+        inverse = 1 / torch.where(distance == 0, self.constant, distance)
+        if self.partner == "distinct":
+            twice = (chosen[:, 0] == chosen[:, 1])[:, None] & torch.tensor([False, False, True], device=weight.device)
+            inverse = torch.where(twice, 0.0, inverse)
         return weight, inverse / inverse.sum(1, keepdim=True)
+
+
+def _distances_from_own(inputs: list[Tensor]) -> Tensor:
+    """Distance of the members from the first one: inputs [B, ...] each -> [B, members]."""
+    return torch.stack([_norm(inputs[0] - x) for x in inputs], dim=1)
+
+
+def _distances_from_mixed(inputs: list[Tensor], weight: Tensor) -> Tensor:
+    """Distance of three members from their weighted mean, from the weights and the distances between the members.
+
+    If one weight is nearly 1, the mean equals that member in float32, but its distance is not 0. Let m be the mean of
+    x, y and z, and s p and s q the weights of y and z, with p + q = 1. Then
+    |m - x|^2 = s^2 (p^2 |x - y|^2 + q^2 |x - z|^2 + p q (|x - y|^2 + |x - z|^2 - |y - z|^2)).
+
+    Args:
+        inputs: Three tensors [B, ...].
+        weight: Their weights, [B, 3]; rows sum to 1.
+
+    Returns:
+        [B, 3]; 0 only if a member equals the others.
+    """
+    squared = {(i, j): _norm(inputs[i] - inputs[j]).square() for i, j in ((0, 1), (0, 2), (1, 2))}
+    found = []
+    for i, j, k in ((0, 1, 2), (1, 0, 2), (2, 0, 1)):
+        rest = weight[:, j] + weight[:, k]
+        p, q = (torch.where(rest > 0, weight[:, n] / rest, 0.5) for n in (j, k))
+        one, two = squared[min(i, j), max(i, j)], squared[min(i, k), max(i, k)]
+        inner = p * p * one + q * q * two + p * q * (one + two - squared[j, k])
+        distance = (rest * inner.clamp_min(0).sqrt()).clamp_min(1e-12)
+        found.append(torch.where((one == 0) & (two == 0), 0.0, distance))
+    return torch.stack(found, dim=1)
+
+
+def _norm(difference: Tensor) -> Tensor:
+    """Length of each row, in float32. [B, ...] -> [B]."""
+    return difference.flatten(1).float().norm(dim=1)
 
 
 MIXERS: dict[str, type[GroupMixup] | None] = {
@@ -428,11 +468,16 @@ def build(name: str, **options: Any) -> GroupMixup | None:
     """Build a mixer by name.
 
     Args:
-        name: A key of `MIXERS`.
+        name: A key of `MIXERS`, the name of an entry point in the group ``complementary.mixers``, or ``module:class``:
+            a subclass of `GroupMixup`.
         **options: Attributes of the mixer.
 
     Returns:
         The mixer; None for ``none``.
     """
-    maker = MIXERS[one_of("The mixer", name, MIXERS, "mix")]
+    if name not in MIXERS:
+        one_of("The mixer", name, [*MIXERS, *plugin_names("mixers", name)], "mix")
+        own: GroupMixup = load_plugin("mixers", name)(**options)
+        return own
+    maker = MIXERS[name]
     return None if maker is None else maker(**options)

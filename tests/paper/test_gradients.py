@@ -67,8 +67,8 @@ def matched(mixer):
         return None
 
     class Matched(type(mixer)):
-        def weights(self, inputs, generator):
-            image, _ = super().weights(inputs, generator)
+        def weights(self, inputs, weight, chosen):
+            image, _ = super().weights(inputs, weight, chosen)
             return image, image
 
     return Matched(**vars(mixer))

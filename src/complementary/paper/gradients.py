@@ -132,7 +132,7 @@ def mixed(
     draw = mixer.draw(count, x.device, generator)
     chosen, found = mixer.pick(torch.empty(count, 0, device=x.device), cluster, None, draw.partner)
     members = torch.cat([own, chosen], 1)
-    image_weight, label_weight = mixer.weights([x[column] for column in members.unbind(1)], draw.weight)
+    image_weight, label_weight = mixer.weights([x[column] for column in members.unbind(1)], draw.weight, chosen)
     image_weight = _own(image_weight) if mixer.share != "new-data" else image_weight
     if mixer.alone == "keep":
         image_weight, label_weight = (
