@@ -23,9 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from complementary.errors import UserError, one_of, require
+from complementary.errors import UserError, load_plugin, one_of, plugin_names, require
 
-LossName = Literal["s-nl", "s-exp", "fwd", "dm"]
+# fmt: off
+LossName = Literal[
+    "s-nl", "s-exp", "fwd", "dm", "l-uw", "s-lin", "s-gce", "pc", "op", "op-w", "mcl-mae", "mcl-exp", "mcl-log",
+    "ure", "ure-nn", "ure-ga", "ure-t", "ure-tnn", "ure-tga", "cpe-i", "cpe-f", "cpe-t", "scarce", "s-nl-w", "fwd-la",
+]
+# fmt: on
 MixerName = Literal["none", "mixup", "icm", "micm", "same-excluded", "intra-class", "extra-class"]
 ModelName = Literal["auto", "linear", "mlp", "cnn", "resnet18"]
 PolicyName = Literal["none", "cutout", "autoaugment", "randaugment", "strong"]
@@ -146,6 +151,12 @@ def _check_choices(section: Any) -> None:
             one_of(f"The option {name}", getattr(section, name), typing.get_args(hint), name)
 
 
+def _check_plugin(option: str, value: str, built_in: Any, kind: str) -> None:
+    """Raise unless an option names a choice of the package (a Literal) or a plug-in."""
+    if value not in typing.get_args(built_in):
+        one_of(f"The option {option}", value, [*typing.get_args(built_in), *plugin_names(kind, value)], option)
+
+
 # --- the sections -------------------------------------------------------------------------------------------------
 
 
@@ -219,13 +230,15 @@ class ClusterConfig:
 class MixingConfig:
     """How examples are mixed."""
 
-    mix: MixerName = "icm"
-    """none, mixup, icm, micm; or a study variant: same-excluded, intra-class, extra-class (two oracles)."""
+    mix: str = "icm"
+    """none, mixup, icm, micm; or a study variant: same-excluded, intra-class, extra-class (two oracles). Or a mixer of
+    yours: the name of an entry point, or module:class."""
     alpha: float = 0.4
     """Parameter of the Beta (mixup, icm) or Dirichlet (micm) distribution of the mixing weights."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
+        _check_plugin("mix", self.mix, MixerName, "mixers")
         require(self.alpha > 0, "alpha", self.alpha, "above 0")
 
 
@@ -283,11 +296,13 @@ class TrainingConfig:
     """A method with its usual options: icm (mix in clusters), features (a linear layer on a frozen encoder),
     self-training (fine-tune on pseudo-labels, usually the most accurate), pocr or plnl (published baselines). auto:
     chosen for the data and the device. Options that are given override those of the recipe. custom: none."""
-    loss: LossName = "s-nl"
-    """s-nl, s-exp, fwd or dm."""
+    loss: str = "s-nl"
+    """s-nl, s-exp, fwd, dm or one of the others that cll methods lists. Or a loss of yours: the name of an entry point,
+    or module:function."""
     transition: str = "auto"
-    """Transition matrix for fwd and SCEL: auto (the generating one; uniform if the labels were given), uniform,
-    matrix:FILE.csv, estimate (anchor points, no true labels), or oracle (counted from the true labels; fwd only)."""
+    """Transition matrix for losses that use one, and for SCEL: auto (the generating one; uniform if the labels were
+    given), uniform, matrix:FILE.csv, estimate (anchor points, no true labels), or oracle (counted from the true labels;
+    for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of plain s-nl before the matrix is estimated."""
     epochs: int = 100
@@ -307,6 +322,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self)
+        _check_plugin("loss", self.loss, LossName, "losses")
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         require(self.estimate_epochs >= 1, "estimate_epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")
@@ -402,7 +418,7 @@ class Config(BaseConfig):
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
         """What the mixers need to know about each example: nothing, its cluster, or (oracles) its true class."""
-        p, first = self.pseudo_labels, MIXED_WITHIN[self.mixing.mix]
+        p, first = self.pseudo_labels, _mixed_within(self.mixing.mix)
         return MIXED_WITHIN[p.self_training_mix] if p.self_training and first == "nothing" else first
 
     @property
@@ -419,9 +435,17 @@ class Config(BaseConfig):
         """
         mix = self.mixing.mix
         options: dict[str, Any] = {"reset_optimizer": True}
-        options |= {} if mix == "none" else {"clean_pass": True} | AS_CODED[mix]
+        options |= {} if mix == "none" else {"clean_pass": True} | AS_CODED.get(mix, {})
         options |= {"label_weights": "own"} if (self.training.loss, mix) == ("fwd", "mixup") else {}
         return self.with_(**options)
+
+
+def _mixed_within(mix: str) -> Literal["nothing", "clusters", "truth"]:
+    """What a mixer needs to know; one from outside the package says so in its attribute ``within``."""
+    if mix in MIXED_WITHIN:
+        return MIXED_WITHIN[mix]
+    within: Literal["nothing", "clusters", "truth"] = getattr(load_plugin("mixers", mix), "within", "nothing")
+    return within
 
 
 _STUDY_AS_CODED: dict[str, Any] = {"lam": "batch", "partner": "any", "alone": "black"}

@@ -1,11 +1,14 @@
-"""The exception for bad input, and the checks that raise it."""
+"""The exception for bad input, the checks that raise it, and imports that may fail."""
 
 from collections.abc import Iterable
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn"}  # module -> package, where the names differ
-EXTRAS = {"ray": "ray", "pandas": "tables", "pyarrow": "tables"}  # module -> extra; others are in "cli"
+EXTRAS = {  # module -> extra; others are in "cli"
+    **{"ray": "ray", "pandas": "tables", "pyarrow": "tables", "timm": "encoders", "transformers": "encoders"},
+    **{"onnx": "export", "onnxscript": "export", "onnxruntime": "export"},
+}
 
 
 class UserError(ValueError):
@@ -42,3 +45,33 @@ def import_optional(module: str, purpose: str) -> Any:
         top = module.split(".")[0]
         package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "cli")
         raise UserError(f"{purpose} needs {package}: pip install 'complementary[{extra}]'.") from None
+
+
+def plugin_names(kind: str, wanted: str = "") -> list[str]:
+    """Names of plug-ins: the entry points of the group ``complementary.KIND``, and ``wanted`` if it is importable.
+
+    Args:
+        kind: losses, mixers, encoders or datasets.
+        wanted: A name; one of the form ``module:attribute`` is a plug-in without an entry point.
+    """
+    names = [point.name for point in metadata.entry_points(group=f"complementary.{kind}")]
+    return [*names, wanted] if is_path(wanted) else names
+
+
+def is_path(name: str) -> bool:
+    """Whether a name has the form ``module:attribute``."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def load_plugin(kind: str, name: str) -> Any:
+    """Import a plug-in: an entry point of the group ``complementary.KIND``, or ``module:attribute``."""
+    points = {point.name: point.value for point in metadata.entry_points(group=f"complementary.{kind}")}
+    module, _, attribute = points.get(name, name).partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"The plug-in {name} ({kind}) cannot be loaded: {error}. It must be module:attribute of an installed "
+            f"module, or an entry point of the group complementary.{kind}."
+        ) from None

@@ -30,7 +30,7 @@ from complementary.encoders.backbone import (
 from complementary.encoders.pretrain import pretrain
 from complementary.encoders.spec import WEIGHTS, EncoderSpec
 from complementary.engine.backend import choose_device
-from complementary.errors import UserError
+from complementary.errors import UserError, load_plugin
 from complementary.networks import Network
 from complementary.reports.terminal import log_progress
 
@@ -142,6 +142,8 @@ class FeatureExtractor:
         if spec.kind == "embeddings":
             vectors = read_embeddings(spec, len(self.dataset.train))[self.chosen]
             return f"{spec.kind} {files.fingerprint_rows(vectors)}"
+        if spec.kind == "plugin":
+            return f"{spec.kind} {files.fingerprint_rows(self.train)}"
         if spec.weights is not None:
             return f"{spec.kind} {files.fingerprint_file(spec.weights)}"
         return encoder_folder(self.pretraining, self.dataset).name
@@ -199,11 +201,24 @@ class FeatureExtractor:
         """Inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
         if self.encoder.kind == "pixels":
             return F.normalize(inputs.whole().flatten(1).float())
+        if self.encoder.kind == "plugin":
+            return F.normalize(self._compute_own(inputs))
         many = len(inputs) >= cache.MIN_EXAMPLES
         key = None
         if many:
             key = self._key(self.fingerprint if inputs is self.inputs else files.fingerprint_rows(inputs))
         return cache.cached_vectors("features", key, lambda: self._compute(inputs, many))
+
+    def _compute_own(self, inputs: Rows) -> Tensor:
+        """Vectors of a function from outside the package, float32 [N, D]; not cached, because it may change."""
+        vectors = torch.as_tensor(load_plugin("encoders", self.encoder.name)(inputs.whole())).float().cpu()
+        if vectors.ndim != 2 or len(vectors) != len(inputs):
+            raise UserError(
+                f"The encoder {self.encoder} returned shape {list(vectors.shape)}, but one vector per image is needed: "
+                f"[{len(inputs)}, D].",
+                "encoder",
+            )
+        return vectors
 
     def _compute(self, inputs: Rows, many: bool) -> Tensor:
         device, count = choose_device(self.device), len(inputs)

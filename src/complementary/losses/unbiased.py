@@ -1,0 +1,160 @@
+"""Unbiased risk estimators (URE) as training losses: Ishida, Niu, Menon and Sugiyama 2019, Complementary-Label Learning
+for Arbitrary Losses and Models. The ordinary loss is the cross-entropy.
+
+With the inverse of the transition matrix T, the risk is a sum over classes k of partial risks
+
+    R_k = mean over examples of (t T^-1)_k (-log p_k),
+
+each of which estimates a number that is not negative. On a batch it often is negative, and minimizing it then overfits.
+
+| name | what is done |
+|---|---|
+| free | the sum of all R_k is minimized as it is |
+| NN | negative R_k are left out: the sum of max(0, R_k) |
+| GA | if any R_k is negative, the gradient ascends the negative ones; otherwise it descends the sum |
+
+NN and GA are decided on the batch. They are ordinary per-example losses, because every R_k is a mean of contributions
+of examples, and the decision is a constant factor per class (0, 1 or -1). Value and gradient are right without any
+change to the training loop. In several processes, each decides on its own part of the batch.
+
+The paper weights each label by its share in the training set; here its share in the batch counts, which is unbiased as
+well and needs no prior. libcll splits the risk by complementary label, not by class, before it clips: other values for
+NN and GA, the same for free.
+"""
+
+import torch
+from torch import Tensor
+
+from complementary import transitions
+from complementary.errors import UserError
+from complementary.losses.base import as_float, labeled_count, multiply, per_label, require_matrix
+
+
+def invert(transition: Tensor, name: str = "ure-t") -> Tensor:
+    """The inverse of a transition matrix [K, K], float32 [K, K].
+
+    Args:
+        transition: T.
+        name: The loss that needs it, for the message.
+
+    Raises:
+        UserError: The labels do not determine the classes, because T is singular.
+    """
+    matrix = transition.double().cpu()
+    rank = int(torch.linalg.matrix_rank(matrix, rtol=1e-6))
+    if rank < len(matrix):
+        raise UserError(
+            f"The loss {name} needs the inverse of the transition matrix, but the matrix is singular (rank {rank} of "
+            f"{len(matrix)}): the labels do not determine the classes. Use a loss without a matrix, such as s-nl, or "
+            "another matrix.",
+            "transition",
+        )
+    return torch.linalg.inv(matrix).to(transition.device, torch.float32)
+
+
+def ure(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+    """Unbiased risk for uniform labels, not corrected (free).
+
+    Args:
+        logits: [B, K].
+        excluded: Complementary labels, [B, K]; several labels of an example share a weight of 1.
+        transition: Not used.
+        prior: Not used.
+
+    Returns:
+        The loss of each example, float32 [B]; it can be negative.
+    """
+    return _contributions(logits, excluded, _uniform(logits)).sum(1)
+
+
+def ure_nn(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+    """Non-negative risk for uniform labels (NN). Arguments as `ure`."""
+    return _without_negative(_contributions(logits, excluded, _uniform(logits)), excluded)
+
+
+def ure_ga(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+    """Gradient ascent for uniform labels (GA). Arguments as `ure`; the value is that of the objective descended."""
+    return _ascend_negative(_contributions(logits, excluded, _uniform(logits)), excluded)
+
+
+def ure_t(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    inverse: Tensor | None = None,
+) -> Tensor:
+    """Unbiased risk for any invertible transition matrix, not corrected.
+
+    Args:
+        logits: [B, K].
+        excluded: Complementary labels, [B, K]; several labels of an example share a weight of 1.
+        transition: Transition matrix T of the labels, [K, K]; required.
+        prior: Not used.
+        inverse: T^-1 [K, K], if it is known (see `invert`).
+
+    Returns:
+        The loss of each example, float32 [B]; it can be negative.
+    """
+    return _contributions(logits, excluded, _inverse(logits, transition, inverse, "ure-t")).sum(1)
+
+
+def ure_tnn(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    inverse: Tensor | None = None,
+) -> Tensor:
+    """Non-negative risk for any invertible transition matrix (TNN). Arguments as `ure_t`."""
+    corrected = _inverse(logits, transition, inverse, "ure-tnn")
+    return _without_negative(_contributions(logits, excluded, corrected), excluded)
+
+
+def ure_tga(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    inverse: Tensor | None = None,
+) -> Tensor:
+    """Gradient ascent for any invertible transition matrix (TGA). Arguments as `ure_t`."""
+    corrected = _inverse(logits, transition, inverse, "ure-tga")
+    return _ascend_negative(_contributions(logits, excluded, corrected), excluded)
+
+
+def _uniform(logits: Tensor) -> Tensor:
+    """The inverse of the uniform matrix, 1 - (K - 1) on the diagonal, else 1: [K, K]."""
+    classes = logits.shape[1]
+    return 1 - (classes - 1) * torch.eye(classes, device=logits.device)
+
+
+def _inverse(logits: Tensor, transition: Tensor | None, inverse: Tensor | None, name: str) -> Tensor:
+    if inverse is not None:
+        return inverse
+    matrix = require_matrix(transition, logits, name)
+    return invert(transitions.check_transition(matrix).to(matrix.device), name)
+
+
+def _contributions(logits: Tensor, excluded: Tensor, inverse: Tensor) -> Tensor:
+    """What each example contributes to each partial risk: [B, K]."""
+    f, t = as_float(logits, excluded)
+    return multiply(per_label(t), inverse) * -f.log_softmax(1)
+
+
+def _partial_risks(parts: Tensor, excluded: Tensor) -> Tensor:
+    """R_k of the batch, without gradient: [B, K] -> [K]."""
+    return parts.detach().sum(0) / labeled_count(excluded)
+
+
+def _without_negative(parts: Tensor, excluded: Tensor) -> Tensor:
+    return (parts * (_partial_risks(parts, excluded) > 0)).sum(1)
+
+
+def _ascend_negative(parts: Tensor, excluded: Tensor) -> Tensor:
+    negative = _partial_risks(parts, excluded) < 0
+    factor = torch.where(negative.any(), -negative.float(), 1.0)
+    return (parts * factor).sum(1)
