@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from complementary.config import Config
 from complementary.data import cache, import_dataset, load
-from complementary.data.importing import LabelTable, Problems, Row, match, normalize_key, read_classes, read_labels
+from complementary.data.answers import Answer, AnswerTable
+from complementary.data.importing import find_misspelled, read_classes
 from complementary.errors import UserError
 from complementary.training.task import build_task
 
@@ -71,7 +70,9 @@ def test_import_of_images_is_loaded_by_name(import_photos, root):
     assert not dataset.flip
     assert dataset.test is None
     assert np.allclose(dataset.mean, [(255 - 25) / 255, 25 / 255, 25 / 255], atol=1e-5)
-    assert arrays_on_disk(root) == ["train-excluded.npy", "train-inputs.npy", "train-truth.npy"]
+    assert dataset.train.names.tolist() == ["0/0.png", "0/2.png", "0/4.png", "1/1.png", "1/3.png", "1/5.png"]
+    assert dataset.answers is None
+    assert arrays_on_disk(root) == ["train-excluded.npy", "train-inputs.npy", "train-names.npy", "train-truth.npy"]
     cache.verify(cache.read(root, "mine"))
 
 
@@ -106,8 +107,9 @@ def test_import_reports_all_problems_together_and_changes_nothing(broken, import
         import_photos()
     report = (tmp_path / "report.txt").read_text()
     assert report.strip() == logged()[-1]
-    for line in ("extra.png", "'dgo' for 1/3.png (line 5)", "ghost.png (line 8)", "0/2.png: not an image"):
-        assert f"  {line}\n" in report
+    for line in ("extra.png\n", "1/3.png (line 5): the class 'dgo'", "ghost.png (line 8)\n", "0/2.png: not an image\n"):
+        assert f"  {line}" in report
+    assert "did you mean 'dog'?" in report
     assert cache.names(root) == []
     assert not (root / "sets/mine").exists()
     assert arrays_on_disk(root) == []
@@ -119,6 +121,77 @@ def test_import_with_skip_bad_leaves_out_bad_examples(broken, import_photos, roo
     assert dataset.train.truth.tolist() == [0, 1, 1, 2]  # 0/0, 0/4, 1/1, 1/5
     assert logged()[-1].startswith("4 problems")
     cache.verify(cache.read(root, "mine"))
+
+
+def test_import_leaves_out_a_few_broken_files_and_names_them(tmp_path, root, logged):
+    rows = ["file,not"]
+    for i in range(40):
+        save_image(tmp_path / f"photos/{i:02}.png", 3 * i)
+        rows.append(f"{i:02}.png,{CLASSES[i % 3]}")
+    (tmp_path / "photos/07.png").write_bytes(b"")
+    (tmp_path / "photos/21.png").write_bytes((tmp_path / "photos/20.png").read_bytes()[:60])
+    (tmp_path / "photos/33.png").write_bytes((tmp_path / "photos/32.png").read_bytes())
+    (tmp_path / "labels.csv").write_text("\n".join([*rows[:-1], "gone.png,dog"]))
+    dataset = import_dataset(tmp_path / "photos", "mine", tmp_path / "labels.csv", size=8, report=tmp_path / "r.txt")
+    assert len(dataset.train) == 37
+    assert not {"07.png", "21.png", "39.png"} & set(dataset.train.names.tolist())
+    assert dataset.train.excluded.argmax(1).tolist() == [int(n[:2]) % 3 for n in dataset.train.names.tolist()]
+    report = (tmp_path / "r.txt").read_text()
+    for line in ("  07.png: ", "  21.png: ", "  39.png\n", "  gone.png (line 41)\n", "  33.png: 32.png\n"):
+        assert line in report
+    assert "4 problems" in logged()[-1]
+
+
+def test_import_keeps_answers_and_annotators(tmp_path, root, logged):
+    rows = ["file,answer,annotator,time"]
+    for i in range(6):
+        save_image(tmp_path / f"photos/{i}.png", 10 * i)
+        rows.append(f"{i}.png,not {CLASSES[i % 3]},ann,2024-01-0{i + 1}T00:00:00Z")
+    (tmp_path / "photos/1.png").write_bytes(b"rubbish")
+    rows += ["0.png,yes dog,bob,2024-02-01", "4.png,ignore,bob,2024-02-01", "5.png,!ship,ann,2024-02-01"]
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    import_dataset(tmp_path / "photos", "mine", tmp_path / "labels.csv", size=8, skip_bad=True)
+    dataset = load("mine")
+    answers = dataset.answers
+    assert answers.annotators == ("ann", "bob")
+    assert answers.annotator_names() == ["ann", "bob", "ann", "ann", "ann", "ann"]
+    assert answers.example.tolist() == [0, 0, 1, 2, 3, 4]
+    assert answers.excluded.tolist()[:2] == [[1, 0, 0], [1, 0, 1]]
+    assert answers.time[0] == 1704067200
+    assert dataset.train.excluded[0].tolist() == [1, 0, 1]
+    assert any("9 answers" in line and "by 2 annotators, 1 ignored, 1 repeated" in line for line in logged())
+    assert cache.read_manifest(root, "mine")["answers"]["repeats"] == 1
+    part = answers.take(torch.tensor([4, 0]))
+    assert part.example.tolist() == [1, 1, 0]
+    assert part.annotator_names() == ["ann", "bob", "ann"]
+
+
+@pytest.mark.parametrize(
+    ("names", "misspelled"),
+    [
+        (["cat"] * 40 + ["dog"] * 40 + ["dgo"], {"dgo": "dog"}),
+        (["cat"] * 40 + ["Cat"] * 30, {"Cat": "cat"}),
+        (["polar bear"] * 40 + ["polar-bear"] * 30, {"polar-bear": "polar bear"}),
+        (["cat"] * 40 + ["rat"] * 10, {}),
+        (["100"] * 40 + ["101"], {}),
+    ],
+)
+def test_misspelled_class_names_are_found(names, misspelled):
+    answers = [Answer(str(i), i, no=(name,)) for i, name in enumerate(names)]
+    assert find_misspelled(AnswerTable(answers, True, False)) == misspelled
+
+
+def test_import_stops_at_a_misspelled_class_unless_classes_are_listed(photos, import_photos, root, tmp_path, logged):
+    for i in range(40):
+        save_image(photos / f"x{i}.png", 40 + i)
+    text = (tmp_path / "labels.csv").read_text() + "".join(f"\nx{i}.png,ship,dog" for i in range(40))
+    (tmp_path / "labels.csv").write_text(text.replace("x7.png,ship", "x7.png,shipp"))
+    with pytest.raises(UserError, match="1 problem") as caught:
+        import_photos(classes=None)
+    assert caught.value.option == "skip_bad"
+    assert "'shipp' (like 'ship')" in "\n".join(logged())
+    (tmp_path / "classes.txt").write_text("cat\ndog\nship\nshipp")
+    assert import_photos().classes == ("cat", "dog", "ship", "shipp")
 
 
 def test_import_without_a_usable_example_is_refused(photos, import_photos, root):
@@ -224,9 +297,9 @@ def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):
     with pytest.raises(UserError, match="3 problems"):
         import_dataset(tmp_path / "features.npy", "mine", **arguments)
     assert report.read_text().split("\n")[:-1] == [
-        "1 train examples without a label:",
+        "1 train examples without an answer:",
         "  5",
-        "1 labels that match none of the train examples:",
+        "1 answers that match none of the train examples:",
         "  99 (line 7)",
         "1 train rows with NaN or infinity:",
         "  2",
@@ -337,14 +410,14 @@ def test_import_escapes_file_names_in_reports(photos, import_photos, root, tmp_p
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(UserError, match="1 problem "):
         import_photos()
-    assert (tmp_path / "report.txt").read_text() == "1 train examples without a label:\n  bad\\udcff\\n.png\n"
+    assert (tmp_path / "report.txt").read_text() == "1 train examples without an answer:\n  bad\\udcff\\n.png\n"
 
 
 def test_import_reports_an_unknown_class_folder(import_photos, tmp_path, logged):
     save_image(tmp_path / "test/cow/1.png", 3)
     with pytest.raises(UserError, match="1 problem "):
         import_photos(test=tmp_path / "test")
-    assert logged()[-1] == "1 unknown class names:\n  'cow' for cow/1.png"
+    assert logged()[-1].startswith("1 unknown class names:\n  cow/1.png: the class 'cow'")
 
 
 def test_import_can_be_trained_on(import_photos, root, tmp_path):
@@ -355,7 +428,7 @@ def test_import_can_be_trained_on(import_photos, root, tmp_path):
     assert task.test_inputs is None
 
 
-# --- label tables --------------------------------------------------------------------------------
+# --- class names ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -368,101 +441,11 @@ def write(tmp_path):
     return to_file
 
 
-def content(table):
-    return {key: (row.excluded, row.truth) for key, row in table.rows.items()}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "file,not,truth\na.png,dog;cat,ship\nb.png,dog,cat\n",
-        "file,not1,not2,truth\na.png,dog,cat,ship\nb.png,dog,,cat\n",
-        "file,not,truth\na.png,dog,ship\nb.png,dog,cat\na.png,cat,ship\n",
-        "Filename , NOT , Truth\n ./a.png , dog ; cat , ship \n\n b.png , dog , cat \n",
-        "image\tnot\ttruth\na.png\tdog;cat\tship\nb.png\tdog\tcat\n",
-        'file,not,truth\n"a.png","dog;cat;dog",ship\nb.png,dog,cat',
-        "picture,not,truth\na.png,dog;cat,ship\nb.png,dog,cat\n",
-        "what,not,truth\na.png,dog;cat,ship\nb.png,dog,cat\n",
-        "not,truth,file\ndog;cat,ship,a.png\ndog,cat,b.png\n",
-        "file,not,truth\r\na.png,dog;cat,ship\r\nb.png,dog,cat\r\n",
-        "file,not 1,not_2,truth\na.png,dog,cat,ship\nb.png,dog,,cat\n",
-    ],
-)
-def test_labels_can_be_written_in_many_ways(write, logged, text):
-    table = read_labels(write(text))
-    assert content(table) == {"a.png": (["dog", "cat"], "ship"), "b.png": (["dog"], "cat")}
-    assert table.class_names() == ["cat", "dog", "ship"]
-    assert logged() == []
-
-
-def test_labels_without_a_header(write):
-    table = read_labels(write("a.png,dog,cat\nb.png,dog\n"))
-    assert content(table) == {"a.png": (["dog", "cat"], None), "b.png": (["dog"], None)}
-    assert not table.has_truth
-
-
-def test_labels_with_byte_order_mark_and_backslashes(write):
-    table = read_labels(write("file,not\nsub\\a.png,dog\n", "utf-8-sig"))
-    assert list(table.rows) == ["sub/a.png"]
-
-
-def test_labels_with_true_classes_only(write):
-    table = read_labels(write("file,truth\na.png,dog\n"))
-    assert (table.has_excluded, table.has_truth) == (False, True)
-
-
-@pytest.mark.parametrize("column", ["worker", "notes", "label", "id", "nothing"])
-def test_labels_log_ignored_columns(write, logged, column):
-    table = read_labels(write(f"file,not,{column}\na.png,dog,7\n"))
-    assert f"ignored columns: {column}" in logged()[0]
-    assert table.rows["a.png"].excluded == ["dog"]
-
-
-def test_labels_may_contain_line_breaks(write):
-    table = read_labels(write('file,not\n"a\nb.png",dog\n"c\u2028d.png",cat\ne.png,cat\n'))
-    assert {key: row.line for key, row in table.rows.items()} == {"a\nb.png": 2, "c\u2028d.png": 4, "e.png": 5}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is empty"),
-        ("a.png\nb.png\n", "has one column"),
-        ("file,label\na.png,dog\n", "has the columns file, label; expected file, not"),
-        ("not,truth\ndog,cat\n", "has the columns not, truth; expected file, not"),
-        ("file,worker\na.png,7\n", "has the columns file, worker; expected file, not"),
-    ],
-)
-def test_labels_that_are_invalid_are_refused(write, text, message):
-    with pytest.raises(UserError, match=message):
-        read_labels(write(text))
-
-
-def test_labels_that_are_not_utf8_are_refused(write):
-    with pytest.raises(UserError, match=r"labels\.csv is not UTF-8"):
-        read_labels(write("file,not\né,dog\n", "latin-1"))
-
-
-words = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8).filter(
-    lambda w: unicodedata.is_normalized("NFC", w)
-)
-
-
-@given(st.dictionaries(words, st.lists(words, min_size=1, max_size=4, unique=True), min_size=1, max_size=6))
-def test_labels_round_trip(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("csv") / "labels.csv"
-    path.write_text(
-        "file,not\n" + "".join(f"{key},{';'.join(labels)}\n" for key, labels in rows.items()), encoding="utf-8"
-    )
-    table = read_labels(path)
-    composed = {normalize_key(key): [normalize_key(label) for label in labels] for key, labels in rows.items()}
-    assert {key: row.excluded for key, row in table.rows.items()} == composed
-
-
 def test_classes_are_read_in_order(write):
     assert read_classes(write("cat\n\n dog \n")) == ("cat", "dog")
     assert read_classes(write("cat\r\ndog\r\n", "utf-8-sig")) == ("cat", "dog")
     assert read_classes(write("cat\ncafe\u0301\n")) == ("cat", "café")
+    assert read_classes(write("cat\ncafé\n", "utf-16")) == ("cat", "café")
 
 
 @pytest.mark.parametrize(
@@ -471,94 +454,3 @@ def test_classes_are_read_in_order(write):
 def test_classes_that_are_invalid_are_refused(write, text, message):
     with pytest.raises(UserError, match=message):
         read_classes(write(text))
-
-
-def test_labels_with_contradictory_true_classes_are_marked(write):
-    table = read_labels(write("file,not,truth\na,dog,cat\na,cow,cat\nb,dog,cat\nb,dog,cow\nc,dog,\nc,cow,cat\n"))
-    assert {key: row.contradictory for key, row in table.rows.items()} == {"a": False, "b": True, "c": False}
-    assert table.rows["c"].truth == "cat"
-
-
-# --- examples and their rows ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def problems():
-    return Problems()
-
-
-def counts(problems):
-    return {kind: len(lines) for kind, lines in problems.found.items()}
-
-
-def table(rows, truth=False):
-    return LabelTable({k: Row(i + 2, list(n), t) for i, (k, n, t) in enumerate(rows)}, True, truth)
-
-
-def test_match_gives_class_numbers(problems):
-    rows = table([("a/1.png", ["cat", "ship"], "dog"), ("2.png", ["dog"], "cat")], truth=True)
-    matched = match(["a/1.png", "b/2.png"], rows, CLASSES, problems, "images")
-    assert matched.index.tolist() == [0, 1]
-    assert matched.excluded.tolist() == [[1, 0, 1], [0, 1, 0]]
-    assert matched.truth.tolist() == [1, 0]
-    assert not len(problems)
-
-
-def test_match_by_last_part_needs_a_unique_name(problems):
-    matched = match(["a/1.png", "b/1.png"], table([("1.png", ["cat"], None)]), CLASSES, problems, "images")
-    assert len(matched.index) == 0
-    assert counts(problems) == {"images without a label": 2, "labels that match none of the images": 1}
-
-
-def test_match_accepts_parent_folders(problems):
-    rows = table(
-        [("photos/a/1.png", ["cat"], None), ("./x/photos/a/2.png", ["dog"], None), ("b/1.png", ["ship"], None)]
-    )
-    matched = match(["a/1.png", "a/2.png", "b/1.png"], rows, CLASSES, problems, "images")
-    assert matched.excluded.argmax(1).tolist() == [0, 1, 2]
-    assert not len(problems)
-
-
-def test_match_refuses_ambiguous_rows(problems):
-    rows = table([("test/1.png", ["cat"], None), ("train/1.png", ["dog"], None)])
-    matched = match(["1.png"], rows, CLASSES, problems, "images")
-    assert len(matched.index) == 0
-    assert counts(problems) == {"images without a label": 1, "labels that match none of the images": 2}
-
-
-def test_match_distinguishes_folders(problems):
-    match(["a/1.png"], table([("b/1.png", ["cat"], None)]), CLASSES, problems, "images")
-    assert counts(problems) == {"images without a label": 1, "labels that match none of the images": 1}
-
-
-def test_match_reports_every_problem(problems):
-    rows = table(
-        [
-            ("good", ["cat"], "dog"),
-            ("typo", ["catt", "dgo"], "dog"),
-            ("none", [], "dog"),
-            ("every", ["cat", "dog", "ship"], "dog"),
-            ("ghost", ["cat"], "dog"),
-            ("no truth", ["cat"], None),
-            ("odd truth", ["cat"], "dgo"),
-        ],
-        truth=True,
-    )
-    keys = ["good", "typo", "none", "every", "no truth", "odd truth", "unlabeled"]
-    matched = match(keys, rows, CLASSES, problems, "images")
-    assert matched.index.tolist() == [0]
-    assert problems.found == {
-        "unknown class names": ["'catt' for typo (line 3)", "'dgo' for typo (line 3)", "'dgo' for odd truth (line 8)"],
-        "rows that exclude no class": ["none (line 4)"],
-        "rows that exclude every class": ["every (line 5)"],
-        "rows without a true class": ["no truth (line 7)"],
-        "images without a label": ["unlabeled"],
-        "labels that match none of the images": ["ghost (line 6)"],
-    }
-
-
-def test_problems_text_can_be_limited(problems):
-    for i in range(5):
-        problems.add("odd things", str(i))
-    assert problems.text(2) == "5 odd things:\n  0\n  1\n  ... and 3 more"
-    assert problems.text().count("\n") == 5

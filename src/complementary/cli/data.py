@@ -200,21 +200,26 @@ def _class_counts(split: "Split | None", classes: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(CacheOptions):
-    """Import your own images or feature vectors, with labels that say what each is NOT.
+    """Import your own images or vectors, with answers that say what each is NOT.
 
-    LABELS.csv has a header 'file,not' and lines such as 'photos/1.jpg,dog;horse'; a column 'truth' is optional. All
-    problems (broken images, files without labels, labels without files, unknown class names) are reported together;
-    then nothing is imported, unless you skip those examples with --skip-bad.
+    ANSWERS has one answer per line: 'file,answer' and lines such as 'photos/1.jpg,not dog', '2.jpg,!dog;!horse',
+    '3.jpg,yes cat' or '4.jpg,ignore'; a column 'not' with class names is fine, too. Columns 'annotator', 'time' and
+    'truth' are optional. CSV with any separator, JSON lines, parquet, and exports of Prodigy and Label Studio.
 
-    Example: cll data import photos/ --labels not.csv --out pets
+    Broken images, files without answers and answers without files are left out and listed in NAME-problems.txt. Unknown
+    class names, or more than a tenth of such files, stop the import; --skip-bad leaves those out, too.
+
+    Example: cll data import photos/ --labels answers.csv --out pets
     """
 
     path: Positional[Path]
-    """A folder of images (PNG, JPEG, WebP ..., any size), or a .npz, .npy or .csv of vectors."""
-    labels: Path | None = None
-    """CSV with a file name and the classes it is not; for vectors with a row number from 0."""
+    """A folder of images (PNG, JPEG, WebP ..., any size), or a .npz, .npy, .csv or .parquet of vectors."""
+    labels: Annotated[Path | None, arg(metavar="ANSWERS")] = None
+    """Table of answers; for vectors with a row number from 0 or the name in a column id."""
+    meaning: Literal["auto", "not", "yes"] = "auto"
+    """What a class name means where the table does not say it, such as in a column 'label'."""
     classes: Path | None = None
-    """Text file with one class name per line; by default the names in LABELS.csv, sorted."""
+    """Text file with one class name per line; by default the names in ANSWERS, sorted."""
     size: int = 64
     """Images become squares of this many pixels."""
     out: Annotated[str | None, arg(metavar="NAME")] = None
@@ -228,7 +233,7 @@ class ImportOptions(CacheOptions):
     flip: bool = True
     """Whether a horizontal flip keeps the class of an image (not for text and digits)."""
     skip_bad: bool = False
-    """Leave out examples with problems."""
+    """Leave out all examples with problems."""
     replace: bool = False
     """Replace an imported dataset of this name."""
 

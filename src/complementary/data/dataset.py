@@ -20,11 +20,13 @@ class Split:
         inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D].
         truth: True classes int64 [N], or None if unknown.
         excluded: Complementary labels that came with the data, uint8 [N, K], or None. A 1 means "not this class".
+        names: Names of the examples, such as files, text [N], or None.
     """
 
     inputs: Tensor
     truth: Tensor | None = None
     excluded: Tensor | None = None
+    names: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -33,7 +35,42 @@ class Split:
         """Select the examples at ``index`` int [M]."""
         truth = None if self.truth is None else self.truth[index]
         excluded = None if self.excluded is None else self.excluded[index]
-        return Split(self.inputs[index], truth, excluded)
+        names = None if self.names is None else self.names[index.numpy()]
+        return Split(self.inputs[index], truth, excluded, names)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers that the complementary labels of a training split were combined from, one per row.
+
+    Attributes:
+        example: Position of the example in the training split, int64 [A].
+        excluded: The classes that the answer excludes, uint8 [A, K]; "it is a cat" excludes K-1 classes.
+        annotator: Position in ``annotators``, int64 [A]; -1: not named.
+        time: Seconds since 1970, float64 [A]; NaN: not known.
+        annotators: Names of the annotators, sorted.
+    """
+
+    example: Tensor
+    excluded: Tensor
+    annotator: Tensor
+    time: Tensor
+    annotators: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    def take(self, index: Tensor) -> "Answers":
+        """The answers about the examples at ``index`` int [M], which are numbered from 0."""
+        place = torch.full((max(int(self.example.max()), int(index.max())) + 1,), -1, dtype=torch.int64)
+        place[index] = torch.arange(len(index))
+        rows = place[self.example] >= 0
+        parts = (self.excluded[rows], self.annotator[rows], self.time[rows])
+        return Answers(place[self.example[rows]], *parts, self.annotators)
+
+    def annotator_names(self) -> list[str]:
+        """The annotator of each answer, or "" [A]."""
+        return ["" if i < 0 else self.annotators[i] for i in self.annotator.tolist()]
 
 
 @dataclass(frozen=True)
@@ -49,6 +86,7 @@ class Dataset:
         std: Standard deviation, as ``mean``.
         flip: Whether a horizontal flip keeps the class. False for digits and text.
         head: Size of the largest class in the paper's long tails, where the paper fixes it.
+        answers: The single answers behind ``train.excluded``, if there are several or if annotators are known.
     """
 
     name: str
@@ -59,6 +97,7 @@ class Dataset:
     std: tuple[float, ...]
     flip: bool = True
     head: int | None = None
+    answers: Answers | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):

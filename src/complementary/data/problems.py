@@ -1,0 +1,75 @@
+"""What is wrong with the files of an import: collected, reported together, and never lost."""
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from complementary.errors import UserError
+
+log = logging.getLogger(__name__)
+LOGGED = 25  # problems of each kind; the report file lists all
+TOLERANCE = 0.1  # share of the examples that may be left out without being asked to
+Level = Literal["error", "left out", "note"]
+
+
+@dataclass
+class Problems:
+    """Problems by kind, such as "train images without a label", with the examples concerned.
+
+    There are three levels. An "error" stops the import. Examples that are "left out" stop it if they are more than a
+    tenth of all. A "note" only needs to be known.
+    """
+
+    found: dict[str, list[str]] = field(default_factory=dict)
+    levels: dict[str, Level] = field(default_factory=dict)
+
+    def add(self, kind: str, example: str, level: Level = "error") -> None:
+        """Record one problem; characters that cannot be displayed are escaped."""
+        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in example)
+        self.found.setdefault(kind, []).append(shown)
+        self.levels[kind] = level
+
+    def __len__(self) -> int:
+        return sum(map(len, self.found.values()))
+
+    def count(self, level: Level) -> int:
+        """Number of problems of a level."""
+        return sum(len(examples) for kind, examples in self.found.items() if self.levels[kind] == level)
+
+    def text(self, limit: int | None = None) -> str:
+        """All problems, or the first ``limit`` of each kind, one per line."""
+        lines = []
+        for kind, examples in self.found.items():
+            lines.append(f"{len(examples):,} {kind}:")
+            lines += [f"  {example}" for example in examples[:limit]]
+            hidden = len(examples) - len(examples[:limit])
+            if hidden:
+                lines.append(f"  ... and {hidden:,} more")
+        return "\n".join(lines)
+
+    def report(self, path: Path, report: Path | None, skip_bad: bool, examples: int) -> None:
+        """Log the problems and write them to a file; raise if the import has to stop.
+
+        Args:
+            path: What is imported, for messages.
+            report: File for the complete list.
+            skip_bad: Whether examples with problems are left out in any case.
+            examples: Number of examples that were found.
+        """
+        if not len(self):
+            return
+        listed = ""
+        if report is not None:
+            with contextlib.suppress(OSError):
+                report.write_text(self.text() + "\n", encoding="utf-8")
+                listed = f" (listed in {report})"
+        log.warning("%s", self.text(LOGGED if listed else None))
+        errors, left_out = self.count("error"), self.count("left out")
+        stops = errors or left_out > TOLERANCE * examples
+        count = f"{errors + left_out:,} problem{'s' if errors + left_out > 1 else ''}{listed}"
+        if stops and not skip_bad:
+            raise UserError(f"{path}: {count}; nothing was imported. Fix them, or skip the examples.", "skip_bad")
+        if errors + left_out:
+            log.warning("%s; those examples are left out, all others are imported", count)

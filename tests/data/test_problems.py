@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from complementary.data.problems import Problems
+from complementary.errors import UserError
+
+
+def test_problems_text_can_be_limited():
+    problems = Problems()
+    for i in range(5):
+        problems.add("odd things", str(i))
+    assert problems.text(2) == "5 odd things:\n  0\n  1\n  ... and 3 more"
+    assert problems.text().count("\n") == 5
+
+
+def test_problems_escape_what_cannot_be_displayed():
+    problems = Problems()
+    problems.add("odd things", "a\nb\udcff")
+    assert problems.text() == "1 odd things:\n  a\\nb\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("level", "count", "examples", "stops"),
+    [
+        ("error", 1, 1000, True),
+        ("left out", 100, 1000, False),
+        ("left out", 101, 1000, True),
+        ("left out", 1, 5, True),
+        ("note", 1000, 1000, False),
+    ],
+)
+def test_problems_stop_an_import_by_their_level(tmp_path, logged, level, count, examples, stops):
+    problems = Problems()
+    for i in range(count):
+        problems.add("odd things", f"example {i}", level)
+    report = tmp_path / "problems.txt"
+    if stops:
+        with pytest.raises(UserError, match=r"problem.*problems\.txt") as caught:
+            problems.report(Path("photos"), report, False, examples)
+        assert caught.value.option == "skip_bad"
+    else:
+        problems.report(Path("photos"), report, False, examples)
+    assert report.read_text().count("  example ") == count  # all are listed
+    problems.report(Path("photos"), None, True, examples)
+    assert f"  example {count - 1}" in "\n".join(logged())
+
+
+def test_problems_write_no_report_if_there_are_none(tmp_path):
+    Problems().report(Path("photos"), tmp_path / "problems.txt", False, 10)
+    assert not (tmp_path / "problems.txt").exists()
