@@ -56,7 +56,8 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     EM finds the prior under which predictions and labels are most likely. Its relative bias, assumed to be of the same
     size for all classes, shows in its distance from the unbiased estimate of `from_labels`, beyond the noise of that.
     The result is the average of both, weighted by the inverse of squared bias and noise. The share of a rare class,
-    which is lost in the noise of the unbiased estimate, therefore comes from EM.
+    which is lost in the noise of the unbiased estimate, therefore comes from EM. Before that, EM's prior is shrunk
+    towards equal shares: completely, if the labels do not contradict equal shares (chi-square test at 5 %).
 
     Args:
         probabilities: Class probabilities of a classifier that was trained on these or similar examples, [N, K].
@@ -67,6 +68,8 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     raw, covariance = _unbiased(excluded, transition)
     if raw is None:
         return Prior(_normalize(beliefs), torch.full((len(beliefs),), float("nan")))
+    equal = torch.full_like(raw, 1 / len(raw))
+    beliefs = equal + _evidence(raw - equal, covariance) * (beliefs - equal)
     noise = covariance.diagonal().clamp_min(1e-12)
     relative = ((raw - beliefs).square().sum() - noise.sum()).clamp_min(0) / beliefs.square().sum()
     bias = relative * beliefs.square()  # squared
@@ -109,6 +112,18 @@ def _expectation_maximization(probabilities: Tensor, excluded: Tensor, transitio
         joint = weights * prior
         prior = (joint / joint.sum(1, keepdim=True)).mean(0)
     return prior
+
+
+def _evidence(difference: Tensor, covariance: Tensor) -> Tensor:
+    """How clearly the labels contradict a prior: 0 (not at the 5 % level) to 1; a scalar.
+
+    Args:
+        difference: The unbiased estimate minus that prior, [K].
+        covariance: Of the unbiased estimate, [K, K]; singular, because shares have the sum 1.
+    """
+    statistic, free = difference @ torch.linalg.pinv(covariance, rtol=1e-9) @ difference, len(difference) - 1
+    critical = free * (1 - 2 / (9 * free) + 1.645 * (2 / (9 * free)) ** 0.5) ** 3  # Wilson and Hilferty
+    return (1 - critical / statistic.clamp_min(1e-12)).clamp_min(0)
 
 
 def _normalize(share: Tensor) -> Tensor:
