@@ -85,8 +85,9 @@ def test_posterior_is_bayes_rule():
     probabilities, excluded, _ = simulate(30, 4, spread=1.0, per_example=2)
     matrix = 0.9 * transitions.uniform(4) + 0.1 * torch.eye(4, dtype=torch.float64)
     scores = get_answer_quality_scores(excluded, probabilities, matrix)
+    temperature = rank_answers(excluded, probabilities, matrix).noise.temperature
     for i in range(30):
-        joint = [float(probabilities[i, j]) for j in range(4)]
+        joint = [float(probabilities[i, j]) ** (1 / temperature) for j in range(4)]
         given_classes = [k for k in range(4) if excluded[i, k]]
         for j in range(4):
             for k in given_classes:

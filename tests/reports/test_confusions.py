@@ -12,6 +12,7 @@ from complementary.reports.confusions import (
     estimate_accuracy,
     estimate_confusions,
     estimate_prior,
+    model_confusions,
     oracle_confusions,
 )
 
@@ -32,8 +33,7 @@ def test_estimates_agree_with_true_labels_within_their_errors():
     estimated, counted = estimate_confusions(predicted, excluded, MATRIX), oracle_confusions(predicted, truth, K)
     assert (np.abs(estimated.share - counted.share) < 4 * estimated.error).all()
     assert estimated.share.sum() == pytest.approx(1)
-    assert not estimated.oracle
-    assert counted.oracle
+    assert (estimated.source, counted.source) == ("labels", "oracle")
     for found, wanted in zip(estimated.precision(), counted.precision(), strict=True):
         assert found.value == pytest.approx(wanted.value, abs=4 * found.error)
     shares = torch.bincount(truth).double() / len(truth)
@@ -73,3 +73,13 @@ def test_precision_of_a_class_that_is_never_predicted_is_unknown():
     found = oracle_confusions(torch.tensor([0, 0, 0]), torch.tensor([0, 1, 0]), 2).precision()
     assert found[0].value == pytest.approx(2 / 3)
     assert math.isnan(found[1].value)
+
+
+def test_model_confusions_of_a_calibrated_model_agree_with_true_labels():
+    source = torch.Generator().manual_seed(0)
+    probabilities = (2 * torch.randn(20_000, K, generator=source)).softmax(1)
+    truth = torch.multinomial(probabilities, 1, generator=source)[:, 0]
+    predicted = probabilities.argmax(1)
+    found, wanted = model_confusions(predicted, probabilities), oracle_confusions(predicted, truth, K)
+    assert found.share == pytest.approx(wanted.share, abs=0.01)
+    assert (found.error < wanted.error).all()

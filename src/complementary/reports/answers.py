@@ -48,10 +48,11 @@ class AnswerNoise:
 
     Attributes:
         rate: Share of the answers that exclude the true class.
-        error: Standard error of the rate; infinite if the likelihood is flat.
+        error: Standard error of the rate; infinite if the likelihood is flat, 0 if the rate was given.
         p_value: Probability of such a likelihood ratio if no answer were wrong. Above `SIGNIFICANCE`, no answer counts
             as an issue.
         temperature: The probabilities are p^(1 / temperature), normalized: above 1, the model was too confident.
+        temperature_error: Standard error of the logarithm of the temperature.
         log_likelihood: Mean log-likelihood of the answers of an example.
         transition: The probability of each answer given the class, errors included, float64 [K, K].
     """
@@ -60,6 +61,7 @@ class AnswerNoise:
     error: float
     p_value: float
     temperature: float
+    temperature_error: float
     log_likelihood: float
     transition: NDArray[np.float64]
 
@@ -178,7 +180,8 @@ def get_answer_quality_scores(
         wrong = probabilities
     else:
         wrong = (probabilities - _best_other(probabilities) + 1) / 2
-    return 1 - torch.where(given > 0, wrong, 0.0).amax(1).numpy()  # type: ignore[no-any-return]
+    worst: NDArray[np.float64] = torch.where(given > 0, wrong, 0.0).amax(1).numpy()
+    return 1 - worst
 
 
 def rank_answers(
@@ -207,8 +210,9 @@ def rank_answers(
         issue = predicted[example] == answer
     if filter_by != "predicted_class" and noise.p_value > SIGNIFICANCE:
         issue = torch.zeros_like(issue)
-    parts = (example, answer, 1 - score, predicted[example], issue)
-    return RankedAnswers(*(part.numpy() for part in parts), noise=noise)
+    return RankedAnswers(
+        example.numpy(), answer.numpy(), 1 - score.numpy(), predicted[example].numpy(), issue.numpy(), noise
+    )
 
 
 def estimate_answer_noise(
@@ -244,11 +248,17 @@ def estimate_answer_noise(
     )
     ratio = 2 * len(given) * max(0.0, value - without)
     p_value = 0.5 * math.erfc(math.sqrt(ratio / 2)) if rate > 0 else 1.0  # half: a rate is never below zero
-    error = _standard_error(logs, given, base, rate, log_temperature)
+    error, temperature_error = _standard_errors(logs, given, base, rate, log_temperature)
     matrix = with_errors(base, rate)
     wrong = (given * (logs / math.exp(log_temperature) + _given_class(given, matrix)).softmax(1)).sum() / given.sum()
     share = float(wrong) if rate > 0 else 0.0  # the rate, unless examples have several answers, which all differ
-    return AnswerNoise(share, error, p_value, math.exp(log_temperature), value, matrix.numpy())
+    return AnswerNoise(share, error, p_value, math.exp(log_temperature), temperature_error, value, matrix.numpy())
+
+
+def class_posterior(excluded: object, pred_probs: ArrayLike | Tensor, noise: AnswerNoise) -> NDArray[np.float64]:
+    """Class probabilities [N, K] that combine calibrated predictions and answers by Bayes' rule."""
+    posterior: NDArray[np.float64] = _posterior(*_check(excluded, pred_probs), noise).numpy()
+    return posterior
 
 
 def with_errors(transition: Tensor, rate: float) -> Tensor:
@@ -317,8 +327,17 @@ def _noise(
     _without_errors(matrix)  # checks it
     if rate is None and float(matrix.diagonal().max()) <= 0:
         return estimate_answer_noise(given, probabilities, matrix)
-    value = float(_log_likelihoods(probabilities.clamp_min(1e-12).log(), given, matrix).mean())
-    return AnswerNoise(float(matrix.diagonal().mean()), 0.0, 0.0, 1.0, value, matrix.numpy())
+    logs, rate = probabilities.clamp_min(1e-12).log(), float(matrix.diagonal().mean())
+    keep = given.sum(1) > 0
+    given, logs = given[keep], logs[keep]
+
+    def likelihoods(log_temperature: float) -> Tensor:
+        return _log_likelihoods((logs / math.exp(log_temperature)).log_softmax(1), given, matrix)
+
+    best, value = _golden(lambda x: float(likelihoods(x).mean()) - x**2 / 2 / max(1, len(logs)), -1.5, 2.5, 0.01)
+    slope = (likelihoods(best + 1e-3) - likelihoods(best - 1e-3)) / 2e-3
+    error = 1 / math.sqrt(float((slope**2).sum()) + 1)
+    return AnswerNoise(rate, 0.0, 0.0, math.exp(best), error, value, matrix.numpy())
 
 
 def _posterior(given: Tensor, probabilities: Tensor, noise: AnswerNoise) -> Tensor:
@@ -358,8 +377,10 @@ def _given_class(given: Tensor, matrix: Tensor) -> Tensor:
     return given @ matrix.log().T - sums[sizes].log()
 
 
-def _standard_error(logs: Tensor, given: Tensor, base: Tensor, rate: float, log_temperature: float) -> float:
-    """From the spread of the derivatives of the log-likelihood (outer-product form), with the temperature unknown."""
+def _standard_errors(
+    logs: Tensor, given: Tensor, base: Tensor, rate: float, log_temperature: float
+) -> tuple[float, float]:
+    """Of rate and log-temperature: from the spread of the derivatives of the log-likelihood (outer-product form)."""
     rate = max(rate, 1e-4)
 
     def each(rate: float, log_temperature: float) -> Tensor:
@@ -369,11 +390,12 @@ def _standard_error(logs: Tensor, given: Tensor, base: Tensor, rate: float, log_
     step = rate / 10
     by_rate = (each(rate + step, log_temperature) - each(rate - step, log_temperature)) / (2 * step)
     by_temperature = (each(rate, log_temperature + 1e-3) - each(rate, log_temperature - 1e-3)) / 2e-3
-    scores = torch.stack([by_rate, by_temperature], 1)
-    information = scores.T @ scores
+    slopes = torch.stack([by_rate, by_temperature], 1)
+    information = slopes.T @ slopes + torch.diag(torch.tensor([0.0, 1.0], dtype=torch.float64))  # 1: of the prior
     if float(torch.linalg.det(information)) <= 1e-12:
-        return math.inf if float(information[0, 0]) <= 0 else float(information[0, 0]) ** -0.5
-    return float(torch.linalg.inv(information)[0, 0]) ** 0.5
+        return math.inf, 1 / math.sqrt(float(information[1, 1]))
+    variance = torch.linalg.inv(information).diagonal().sqrt().tolist()
+    return variance[0], variance[1]
 
 
 def _best_other(probabilities: Tensor) -> Tensor:

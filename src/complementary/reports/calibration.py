@@ -1,7 +1,7 @@
 """Whether a model is right as often as its probabilities say, judged with complementary labels or with true ones."""
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -10,7 +10,8 @@ from complementary.reports.confusions import Estimated, estimate_accuracy
 PER_BIN = 100  # examples at least, or the estimate of a bin says nothing
 
 
-class Bin(NamedTuple):
+@dataclass(frozen=True)
+class Bin:
     """Examples of similar confidence.
 
     Attributes:
@@ -24,7 +25,8 @@ class Bin(NamedTuple):
     accuracy: Estimated
 
 
-class Calibration(NamedTuple):
+@dataclass(frozen=True)
+class Calibration:
     """Confidence against accuracy.
 
     Attributes:

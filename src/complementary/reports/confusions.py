@@ -7,7 +7,7 @@ They hold for examples that the model was not trained on.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,13 +33,15 @@ class Confusions:
             estimate of a small share may be negative.
         error: Standard error of each share, [K, K].
         predicted: Number of predictions of each class, int [K].
-        oracle: Whether true labels were used; the errors are those of sampling then.
+        source: Where the true classes come from: ``labels`` (estimated from complementary labels by T^-1: unbiased, but
+            noisy), ``model`` (probabilities of the calibrated model, combined with the labels; little noise, but only
+            as good as the model) or ``oracle`` (true labels).
     """
 
     share: Values
     error: Values
     predicted: NDArray[np.int64]
-    oracle: bool
+    source: Literal["labels", "model", "oracle"]
 
     def precision(self) -> list[Estimated]:
         """For each predicted class: how many of these predictions are right."""
@@ -72,7 +74,21 @@ def estimate_confusions(predicted: Tensor, excluded: Tensor, transition: Tensor)
     share = view.T @ chosen / count
     square = (view**2).T @ chosen / count
     error = ((square - share**2).clamp_min(0) / count).sqrt()
-    return Confusions(share.numpy(), error.numpy(), chosen.sum(0).long().numpy(), oracle=False)
+    return Confusions(share.numpy(), error.numpy(), chosen.sum(0).long().numpy(), "labels")
+
+
+def model_confusions(predicted: Tensor, posterior: Tensor) -> Confusions:
+    """The confusions that a calibrated model expects.
+
+    Args:
+        predicted: Predicted classes, int [N].
+        posterior: Class probabilities of the examples, given prediction and labels, [N, K].
+    """
+    chosen = torch.nn.functional.one_hot(predicted.cpu(), posterior.shape[1]).double()
+    posterior, count = posterior.cpu().double(), len(posterior)
+    share = posterior.T @ chosen / count
+    error = (((posterior**2).T @ chosen / count - share**2).clamp_min(0) / count).sqrt()
+    return Confusions(share.numpy(), error.numpy(), chosen.sum(0).long().numpy(), "model")
 
 
 def oracle_confusions(predicted: Tensor, truth: Tensor, classes: int) -> Confusions:
@@ -81,7 +97,7 @@ def oracle_confusions(predicted: Tensor, truth: Tensor, classes: int) -> Confusi
     table = torch.bincount(truth.cpu() * classes + predicted.cpu(), minlength=classes**2).view(classes, classes)
     share = table.double() / count
     error = (share * (1 - share) / count).sqrt()
-    return Confusions(share.numpy(), error.numpy(), table.sum(0).numpy(), oracle=True)
+    return Confusions(share.numpy(), error.numpy(), table.sum(0).numpy(), "oracle")
 
 
 def estimate_prior(excluded: Tensor, transition: Tensor) -> list[Estimated]:
@@ -112,7 +128,8 @@ def class_estimates(excluded: Tensor, transition: Tensor) -> Tensor:
     matrix, given = transition.double().cpu(), excluded.cpu().double()
     if int(torch.linalg.matrix_rank(matrix, rtol=1e-6)) < len(matrix):
         return torch.full_like(given, math.nan)
-    return given / given.sum(1, keepdim=True) @ torch.linalg.inv(matrix)
+    inverse: Tensor = torch.linalg.inv(matrix)
+    return given / given.sum(1, keepdim=True) @ inverse
 
 
 def _unknown() -> Estimated:

@@ -168,7 +168,8 @@ def _new_display() -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    text, count, note = (TextColumn(f"{{task.{field}}}") for field in ("description", "fields[count]", "fields[note]"))
+    fields = ("description", "fields[count]", "fields[note]")
+    text, count, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in fields)  # file names may have [/b]
     return Progress(text, BarColumn(), count, TimeRemainingColumn(), note, console=Console(stderr=True), transient=True)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from complementary import files, networks
 from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
-from complementary.data.arrays import ExampleFile, open_npz, read_bytes, read_example_file
+from complementary.data.arrays import ExampleFile, open_npz, read_example_file
 from complementary.data.dataset import check_finite
 from complementary.data.images import SUFFIXES, decode_into, find_images
 from complementary.encoders.frozen import FrozenEncoder
@@ -30,6 +30,7 @@ class Predictor:
         mean: Mean of the inputs of the network, per channel [C] or feature [D].
         std: Standard deviation, as ``mean``.
         encoder: Computes the features that are the inputs of the network; None: its inputs are the examples.
+        temperature: The logits are divided by it; 1: the probabilities are those of the network.
     """
 
     network: networks.Network
@@ -38,6 +39,7 @@ class Predictor:
     mean: Tensor
     std: Tensor
     encoder: FrozenEncoder | None = None
+    temperature: float = 1.0
 
     def to(self, device: torch.device | str) -> "Predictor":
         """Return the predictor on ``device``; its networks are moved in place."""
@@ -65,7 +67,7 @@ class Predictor:
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
         parts = [self.network(normalize(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
-        return torch.cat(parts).float().softmax(1)
+        return (torch.cat(parts).float() / self.temperature).softmax(1)
 
 
 def load(folder: str | Path, weights: str = "auto") -> Predictor:
@@ -148,7 +150,7 @@ def _only_array(path: Path) -> ExampleFile | None:
     """The content of an .npz file with a single array of any name; None for other files."""
     if path.suffix.lower() != ".npz":
         return None
-    found = open_npz(read_bytes(path), str(path))
+    found = open_npz(path, str(path))
     if len(found) != 1:
         return None
     ((name, array),) = found.items()

@@ -1,0 +1,203 @@
+"""The content of the report of a run, and its summary as text. `run_page` makes an HTML page of it."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from complementary.reports.answers import RankedAnswers
+from complementary.reports.calibration import Calibration
+from complementary.reports.confusions import Confusions, Estimated
+from complementary.reports.tables import csv
+
+INTERVAL = 1.96  # standard errors on each side: a 95 % interval
+SHOWN = 5  # rows of each kind in the text summary
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One figure for how good the model, or a baseline, is.
+
+    Attributes:
+        name: What it is.
+        estimate: Value and standard error.
+        population: Which examples it holds for.
+        oracle: Whether true labels were used.
+    """
+
+    name: str
+    estimate: Estimated
+    population: str
+    oracle: bool = False
+
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval, cut to 0 .. 1."""
+        low, high = (self.estimate.value + sign * INTERVAL * self.estimate.error for sign in (-1, 1))
+        return max(0.0, min(1.0, low)), max(0.0, min(1.0, high))
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """What is known about one class.
+
+    Attributes:
+        name: Name of the class.
+        excluded: Number of answers that exclude it.
+        predicted: Number of held-out examples that are predicted to belong to it.
+        precision: How many of these predictions are right, estimated from complementary labels.
+        share: Estimated share of the class among the examples.
+        oracle_accuracy: Share of its test examples that are recognized (recall); None without true labels.
+    """
+
+    name: str
+    excluded: int
+    predicted: int
+    precision: Estimated
+    share: Estimated
+    oracle_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """An example whose class is not clear: its position, and the two most likely classes with their probabilities."""
+
+    example: int
+    classes: tuple[str, str]
+    probabilities: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Everything that the report of a run says. Estimates need no true labels; what does is marked oracle.
+
+    Attributes:
+        title: The title.
+        classes: Names of the classes.
+        accuracies: How good the model is; the first one is the headline.
+        baselines: The same for simple models, on the same examples.
+        by_class: A row per class.
+        calibrations: Confidence against accuracy, estimated and, with a test set, oracle.
+        confusions: Confused classes, estimated and, with a test set, oracle.
+        answers: All answers of the examples, the most suspicious one first.
+        out_of_sample: Whether the prediction behind each ranked answer came from a model that had not seen it, [M].
+        uncertain: The most uncertain examples.
+        annotators: Rows of annotator, number of answers, estimated error rate; empty if they are not named.
+        basis: What the model rests on: pairs of name and value.
+        notes: Sentences about what was not possible, or holds with a reservation.
+        names: Name of each example, such as its file; None: its number.
+        images: The images of the examples that are shown, by position: uint8 [C, H, W].
+    """
+
+    title: str
+    classes: tuple[str, ...]
+    accuracies: list[Accuracy]
+    baselines: list[Accuracy]
+    by_class: list[ClassRow]
+    calibrations: list[Calibration]
+    confusions: list[Confusions]
+    answers: RankedAnswers | None
+    out_of_sample: list[bool]
+    uncertain: list[Uncertain]
+    annotators: list[tuple[str, int, Estimated]] = field(default_factory=list)
+    basis: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    names: list[str] | None = None
+    images: dict[int, Tensor] = field(default_factory=dict)
+    annotator_of: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def name_of(self, example: int) -> str:
+        """How the example is called in tables."""
+        return f"example {example}" if self.names is None else self.names[example]
+
+    @property
+    def issues(self) -> int:
+        """Number of answers that look wrong."""
+        return 0 if self.answers is None else int(self.answers.is_issue.sum())
+
+    def answers_csv(self, limit: int | None = None) -> str:
+        """Suspicious answers as CSV, to send back to the annotators.
+
+        Args:
+            limit: Number of rows at most; None: the issues, but at least 50 answers.
+        """
+        header = ["rank", "example", "answer", "model_says", "probability_wrong", "looks_wrong", "annotator", "basis"]
+        rows: list[list[Any]] = []
+        ranked = self.answers
+        count = 0 if ranked is None else len(ranked.example)
+        for place in range(min(count, max(self.issues, 50) if limit is None else limit)):
+            assert ranked is not None
+            example, answer = int(ranked.example[place]), int(ranked.answer[place])
+            rows.append(
+                [
+                    place + 1,
+                    str(example) if self.names is None else self.names[example],
+                    f"not {self.classes[answer]}",
+                    self.classes[int(ranked.predicted[place])],
+                    f"{1 - ranked.quality[place]:.3f}",
+                    "yes" if ranked.is_issue[place] else "no",
+                    self.annotator_of.get((example, answer), ""),
+                    "out of sample" if self.out_of_sample[place] else "in sample",
+                ]
+            )
+        return csv(header, rows)
+
+    def text(self) -> str:
+        """The summary for a terminal."""
+        lines = [self.title, ""]
+        lines += [f"{a.name}: {show(a)} ({a.population})" for a in (*self.accuracies, *self.baselines)]
+        lines += ["", *self._classes_text(), *self._answers_text()]
+        if self.notes:
+            lines += ["", *self.notes]
+        return "\n".join(lines) + "\n"
+
+    def _classes_text(self) -> list[str]:
+        known = [row for row in self.by_class if not math.isnan(row.precision.value) and row.predicted]
+        worst = sorted(known, key=lambda row: row.precision.value)[:SHOWN]
+        lines = [f"Least reliable predictions: {', '.join(f'{r.name} {percent(r.precision)}' for r in worst)}"]
+        if self.confusions and (pairs := self.confusions[-1].worst(SHOWN)):
+            shown = ", ".join(f"{self.classes[i]} as {self.classes[j]} {100 * e.value:.1f}" for i, j, e in pairs)
+            oracle = _oracle(self.confusions[-1].source == "oracle")
+            lines.append(f"Most confused, in percent of all examples{oracle}: {shown}")
+        if self.calibrations:
+            c = self.calibrations[0]
+            lines.append(f"Calibration: mean confidence {100 * c.confidence:.0f} %, accuracy {percent(c.accuracy)}")
+        return lines
+
+    def _answers_text(self) -> list[str]:
+        if self.answers is None:
+            return []
+        return [f"Answers: {describe_noise(self.answers, self.issues)}"]
+
+
+def describe_noise(answers: RankedAnswers, issues: int) -> str:
+    """One sentence about wrong answers."""
+    noise, count = answers.noise, len(answers.example)
+    rate = f"an estimated {100 * noise.rate:.1f} ± {100 * noise.error:.1f} % of {count:,} are wrong"
+    if noise.error == 0:  # the transition matrix says so
+        rate = f"{100 * noise.rate:.1f} % of {count:,} are wrong, by the transition matrix"
+    if issues == 0:
+        return f"{rate}; no single one is clearly wrong"
+    precision = f"{100 * answers.expected_precision:.0f} %"
+    return f"{rate}; {issues:,} look wrong (expected precision of this list: {precision})"
+
+
+def show(accuracy: Accuracy) -> str:
+    """``64 % (95 % interval 55 to 73 %)``, with the word oracle where it applies."""
+    if math.isnan(accuracy.estimate.value):
+        return "not known"
+    low, high = accuracy.interval()
+    value = max(0.0, min(1.0, accuracy.estimate.value))  # an unbiased estimate may lie outside
+    return f"{100 * value:.1f} %{_oracle(accuracy.oracle)}, 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+
+
+def percent(estimate: Estimated) -> str:
+    """``64 ± 3 %``."""
+    if math.isnan(estimate.value):
+        return "not known"
+    value = max(0.0, min(1.0, estimate.value))  # an unbiased estimate may lie outside
+    return f"{100 * value:.0f} ± {max(1, math.ceil(100 * estimate.error)):.0f} %"
+
+
+def _oracle(oracle: bool) -> str:
+    return " (oracle)" if oracle else ""

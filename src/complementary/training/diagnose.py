@@ -1,0 +1,389 @@
+"""Gather the report of a finished run: predictions, estimates, suspicious answers and baselines."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from complementary import scores
+from complementary.config import Config
+from complementary.engine.backend import Engine, choose_device, device_name
+from complementary.engine.loop import Progress
+from complementary.reports.answers import (
+    MAX_RATE,
+    SIGNIFICANCE,
+    AnswerNoise,
+    RankedAnswers,
+    class_posterior,
+    rank_answers,
+    with_errors,
+)
+from complementary.reports.calibration import calibration, with_temperature
+from complementary.reports.confusions import (
+    Confusions,
+    Estimated,
+    estimate_accuracy,
+    estimate_confusions,
+    estimate_prior,
+    model_confusions,
+    oracle_confusions,
+)
+from complementary.reports.run_report import Accuracy, ClassRow, RunReport, Uncertain
+from complementary.training.cross_fit import cross_fit
+from complementary.training.finished import ENOUGH, FinishedRun, open_run
+from complementary.training.run import build_trainer
+
+log = logging.getLogger(__name__)
+AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
+BASELINE_EPOCHS = 20
+PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
+
+
+def diagnose(
+    folder: str | Path,
+    *,
+    weights: str = "auto",
+    folds: int | None = None,
+    top: int = 24,
+    baselines: bool = True,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> RunReport:
+    """Make the report of a finished run.
+
+    Args:
+        folder: Folder of the run.
+        weights: ``selected``, ``last`` or ``auto``, as in `complementary.load`.
+        folds: Parts of a cross-fit, which predicts every example by a model that has not seen its answers. 0: none;
+            then only the answers of the validation split are judged out of sample. None: 5, if that takes less than
+            about three minutes.
+        top: Number of suspicious answers and of uncertain examples to show with their images.
+        baselines: Whether to train a linear layer on the raw inputs for comparison.
+        device: Where to compute.
+        progress: Called after every training step of the cross-fit and the baseline.
+    """
+    run = open_run(folder, weights, device)
+    held = run.held_out.nonzero()[:, 0]
+    notes: list[str] = []
+    chosen = _folds(run, folds, notes)
+    fitted = cross_fit(run.config, run.dataset, chosen, device, progress) if chosen else None
+    held_probabilities = run.probabilities(held)
+    answers, judged, out_of_sample = _rank(run, held, held_probabilities, fitted, notes)
+    noise = answers.noise
+    matrix = _matrix(run, noise)
+    test, truth = run.test_probabilities(), None if run.dataset.test is None else run.dataset.test.truth
+    unseen = judged[out_of_sample]  # those of the cross-fit, or the held-out ones
+    predicted, excluded = unseen.argmax(1), run.excluded[out_of_sample]
+    confusions = [_confusions(unseen, excluded, matrix, noise)] if len(unseen) else []
+    calibrations = [calibration(unseen, excluded, matrix)] if len(unseen) else []
+    if test is not None and truth is not None:
+        confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
+        calibrations.append(calibration(test, truth=truth))
+    uncertain = _uncertain(run, judged, noise, top)
+    shown = {int(i) for i in answers.example[:top]} | {row.example for row in uncertain}
+    return RunReport(
+        title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
+        classes=run.predictor.classes,
+        accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth),
+        baselines=_baselines(run, matrix, baselines, progress),
+        by_class=_by_class(run, predicted, excluded, matrix, test, truth),
+        calibrations=calibrations,
+        confusions=confusions,
+        answers=answers,
+        out_of_sample=out_of_sample[torch.from_numpy(answers.example)].tolist(),
+        uncertain=uncertain,
+        annotators=_annotators(run, judged, noise),
+        basis=_basis(run, noise),
+        notes=notes,
+        names=_names(run),
+        images=_images(run, shown),
+        annotator_of=_annotator_of(run, answers, max(top, 50)),
+    )
+
+
+# --- cross-fitting and answers ----------------------------------------------------------------------------------------
+
+
+def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
+    """Number of parts of the cross-fit; 0: none."""
+    if folds is not None:
+        if folds == 0:
+            notes.append(_in_sample(run))
+        return folds
+    seconds = AUTO_FOLDS * float(run.result.get("train_seconds") or math.inf)
+    same_device = run.result.get("device") == device_name(choose_device(run.device))
+    if same_device and seconds <= AUTO_SECONDS:
+        return AUTO_FOLDS
+    time = f"about {max(1, round(seconds / 60))} minutes" if same_device and seconds < math.inf else "a while"
+    notes.append(f"{_in_sample(run)} A cross-fit with {AUTO_FOLDS} folds judges all of them out of sample ({time}).")
+    return 0
+
+
+def _in_sample(run: FinishedRun) -> str:
+    held = int(run.held_out.sum())
+    return (
+        f"Only the answers of the {held:,} held-out examples were judged out of sample. The model was trained on the "
+        "other answers, so wrong ones among them are partly hidden."
+    )
+
+
+def _base(run: FinishedRun) -> Tensor:
+    """The transition matrix that right answers follow."""
+    return run.transition.double().cpu()
+
+
+def _rank(
+    run: FinishedRun, held: Tensor, held_probabilities: Tensor, fitted: Tensor | None, notes: list[str]
+) -> tuple[RankedAnswers, Tensor, Tensor]:
+    """Rank all answers -> the ranking, the probabilities behind it [M, K], and which are out of sample, bool [M]."""
+    if fitted is not None:
+        return rank_answers(run.excluded, fitted, _base(run)), fitted, torch.ones(len(fitted), dtype=torch.bool)
+    probabilities = run.probabilities(torch.arange(len(run.index)))
+    probabilities[held] = held_probabilities
+    if len(held) < ENOUGH:
+        notes.append(
+            f"There are {len(held)} held-out examples, too few to estimate how many answers are wrong; the ranking of "
+            "answers comes from predictions of the training examples."
+        )
+        return rank_answers(run.excluded, probabilities, _base(run)), probabilities, run.held_out
+    noise = rank_answers(run.excluded[held], held_probabilities, _base(run)).noise
+    calibrated = with_temperature(probabilities, noise.temperature)
+    ranked = rank_answers(run.excluded, calibrated, _base(run), noise_rate=min(noise.rate, MAX_RATE))
+    significant = noise.p_value <= SIGNIFICANCE
+    issue = ranked.is_issue if significant else ranked.is_issue & False
+    answers = RankedAnswers(ranked.example, ranked.answer, ranked.quality, ranked.predicted, issue, noise)
+    return answers, probabilities, run.held_out
+
+
+def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
+    """The transition matrix with the estimated errors, if the answers show any."""
+    given = _base(run)
+    if float(given.diagonal().max()) > 0 or noise.p_value > SIGNIFICANCE:
+        return given
+    return with_errors(given, noise.rate)
+
+
+def _annotator_of(run: FinishedRun, answers: RankedAnswers, top: int) -> dict[tuple[int, int], str]:
+    """Who gave the suspicious answers, by example and excluded class."""
+    given = run.dataset.answers
+    if given is None or not given.annotators:
+        return {}
+    wanted = max(top, int(answers.is_issue.sum()))
+    pairs = zip(answers.example[:wanted].tolist(), answers.answer[:wanted].tolist(), strict=True)
+    found: dict[tuple[int, int], str] = {}
+    names = given.annotator_names()
+    for example, answer in pairs:
+        rows = ((given.example == run.index[example]) & (given.excluded[:, answer] > 0)).nonzero()[:, 0].tolist()
+        found[example, answer] = ";".join(dict.fromkeys(names[row] for row in rows if names[row]))
+    return found
+
+
+def _annotators(run: FinishedRun, probabilities: Tensor, noise: AnswerNoise) -> list[tuple[str, int, Estimated]]:
+    """Estimated error rate of each annotator, the highest first."""
+    given = run.dataset.answers
+    if given is None or not given.annotators:
+        return []
+    chosen = given.take(run.index)
+    calibrated = with_temperature(probabilities.double(), noise.temperature)
+    rates = scores.annotator_error_rates(
+        chosen.excluded, chosen.annotator_names(), calibrated[chosen.example], _base(run)
+    )
+    rows = [
+        (str(name) or "(not named)", rate.answers, Estimated(rate.value, rate.error)) for name, rate in rates.items()
+    ]
+    return sorted(rows, key=lambda row: -row[2].value)
+
+
+# --- how good the model is --------------------------------------------------------------------------------------------
+
+
+def _accuracies(
+    run: FinishedRun,
+    probabilities: Tensor,
+    fitted: Tensor | None,
+    noise: AnswerNoise,
+    test: Tensor | None,
+    truth: Tensor | None,
+) -> list[Accuracy]:
+    """The estimates, that of this very model first, and the oracle value."""
+    found: list[Accuracy] = []
+    held, matrix, data = len(probabilities), _matrix(run, noise), run.config.dataset.data
+    excluded = run.excluded[run.held_out]
+    population = f"examples like the {held:,} held-out ones of {data}"
+    if held:
+        predicted = probabilities.argmax(1)
+        found.append(Accuracy("Estimated accuracy", estimate_accuracy(predicted, excluded, matrix), population))
+        if not torch.equal(matrix, _base(run)):
+            plain = estimate_accuracy(predicted, excluded, _base(run))
+            found.append(Accuracy("The same if no answer is wrong", plain, population))
+    if fitted is not None:
+        value = estimate_accuracy(fitted.argmax(1), run.excluded, matrix)
+        name = "The same recipe, cross-fitted (last epoch, fewer answers)"
+        found.append(Accuracy(name, value, f"examples like all {len(fitted):,} of {data}"))
+    unseen = fitted if fitted is not None else probabilities
+    if len(unseen):
+        found.append(Accuracy("The same by calibrated confidence", _confidence(unseen, noise), population))
+    if test is not None and truth is not None:
+        found.append(_counted("Test accuracy", test.argmax(1), truth))
+    return found
+
+
+def _confidence(probabilities: Tensor, noise: AnswerNoise) -> Estimated:
+    """The accuracy that a calibrated model expects, with the error of its temperature."""
+
+    def mean(temperature: float) -> Tensor:
+        return with_temperature(probabilities.double(), temperature).amax(1)
+
+    best = mean(noise.temperature)
+    change = float(mean(noise.temperature * math.exp(noise.temperature_error)).mean() - best.mean())
+    return Estimated(float(best.mean()), math.hypot(change, float(best.std()) / math.sqrt(len(best))))
+
+
+def _confusions(probabilities: Tensor, excluded: Tensor, matrix: Tensor, noise: AnswerNoise) -> Confusions:
+    """The unbiased estimate where it is precise, else that of the calibrated model."""
+    found = estimate_confusions(probabilities.argmax(1), excluded, matrix)
+    if not math.isnan(float(found.error.max())) and float(found.error.max()) < PRECISE:
+        return found
+    posterior = torch.from_numpy(class_posterior(excluded, probabilities, noise))
+    return model_confusions(probabilities.argmax(1), posterior)
+
+
+def _by_class(
+    run: FinishedRun, predicted: Tensor, excluded: Tensor, matrix: Tensor, test: Tensor | None, truth: Tensor | None
+) -> list[ClassRow]:
+    names = run.predictor.classes
+    unknown = [Estimated(math.nan, math.nan)] * len(names)
+    precision = estimate_confusions(predicted, excluded, matrix).precision() if len(predicted) else unknown
+    share = estimate_prior(run.excluded, matrix)
+    counts = torch.bincount(predicted, minlength=len(names)).tolist()
+    recall: list[Any] = [None] * len(names)
+    if test is not None and truth is not None:
+        accuracy = scores.class_accuracy(test.argmax(1), truth, len(names)).tolist()
+        recall = [None if math.isnan(value) else value for value in accuracy]
+    given = run.excluded.sum(0).tolist()
+    columns = zip(names, given, counts, precision, share, recall, strict=True)
+    return [ClassRow(*row) for row in columns]
+
+
+def _baselines(run: FinishedRun, matrix: Tensor, train: bool, progress: Progress | None) -> list[Accuracy]:
+    """The most likely class for every example, and a linear layer on the raw inputs."""
+    prior = [share.value for share in estimate_prior(run.excluded[~run.held_out], matrix)]
+    best = max(range(len(prior)), key=lambda k: -1 if math.isnan(prior[k]) else prior[k])
+    held, test = run.excluded[run.held_out], run.dataset.test
+    truth = None if test is None else test.truth
+    name, oracle = f"Always {run.predictor.classes[best]}", None if truth is None else torch.full_like(truth, best)
+    found = _compare(name, torch.full((len(held),), best), held, matrix, oracle, truth)
+    if not train:
+        return found
+    config = Config(dataset=run.config.dataset, seed=run.config.seed).with_(
+        inputs="raw", model="linear", mix="none", epochs=BASELINE_EPOCHS, padding=0, flip=False
+    )
+    config = config.with_(batch=min(config.training.batch, len(run.index) - len(held)))
+    trainer = build_trainer(config, Engine.of(run.device), run.dataset, progress=progress)
+    trainer.stage = "baseline, "
+    trainer.run(progress)
+    predicted = trainer.logits(trainer.task.validation).argmax(1).cpu() if len(held) else torch.zeros(0).long()
+    known = trainer.task.test_inputs
+    oracle = None if known is None else trainer.logits(known).argmax(1).cpu()
+    name = f"Linear layer on the {'pixels' if len(run.predictor.shape) == 3 else 'vectors'}"
+    return [*found, *_compare(name, predicted, held, matrix, oracle, truth)]
+
+
+def _compare(
+    name: str, predicted: Tensor, excluded: Tensor, matrix: Tensor, on_test: Tensor | None, truth: Tensor | None
+) -> list[Accuracy]:
+    """The accuracy of a baseline on the held-out examples and on the test set, where there are any."""
+    found = []
+    if len(excluded):
+        value = estimate_accuracy(predicted, excluded, matrix)
+        found.append(Accuracy(name, value, f"the same {len(excluded):,} held-out examples"))
+    if on_test is not None and truth is not None:
+        found.append(_counted(name, on_test, truth))
+    return found
+
+
+def _counted(name: str, predicted: Tensor, truth: Tensor) -> Accuracy:
+    right = (predicted == truth.cpu()).double()
+    value = Estimated(float(right.mean()), float(right.std(unbiased=False)) / math.sqrt(len(right)))
+    return Accuracy(name, value, f"{len(right):,} test examples with true labels", oracle=True)
+
+
+def _uncertain(run: FinishedRun, probabilities: Tensor, noise: AnswerNoise, top: int) -> list[Uncertain]:
+    """The examples whose best class has the lowest probability, after calibration."""
+    calibrated = with_temperature(probabilities.double(), noise.temperature)
+    best = calibrated.topk(2, dim=1)
+    order = best.values[:, 0].argsort(stable=True)[:top].tolist()
+    names = run.predictor.classes
+    rows = []
+    for i in order:
+        first, second = best.indices[i].tolist()
+        high, low = best.values[i].tolist()
+        rows.append(Uncertain(i, (names[first], names[second]), (high, low)))
+    return rows
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _names(run: FinishedRun) -> list[str] | None:
+    names = run.dataset.train.names
+    return None if names is None else [str(name) for name in names[run.index.numpy()]]
+
+
+def _images(run: FinishedRun, rows: set[int]) -> dict[int, Tensor]:
+    if len(run.predictor.shape) != 3:
+        return {}
+    return {row: run.dataset.train.inputs[run.index[row]] for row in sorted(rows)}
+
+
+def _basis(run: FinishedRun, noise: AnswerNoise) -> list[tuple[str, str]]:
+    """What the model rests on."""
+    config, result = run.config, run.result
+    summary = result.get("data", {})
+    t = config.training
+    per_example = float(run.excluded.sum()) / max(1, len(run.excluded))
+    rows = [
+        ("data", f"{config.dataset.data}: {len(run.index):,} examples, {int(run.held_out.sum()):,} of them held out"),
+        ("answers", f"{int(run.excluded.sum()):,}, {per_example:.2f} per example, from: {config.dataset.labels}"),
+        ("transition matrix", _describe_matrix(run)),
+        ("wrong answers", f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"),
+        ("encoder", str(summary.get("encoder", "none; trained from the raw inputs"))),
+        ("network", _describe_network(run)),
+        ("recipe", f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"),
+        ("class prior", _describe_prior(result.get("prior"), run.predictor.classes)),
+        ("weights", f"epoch {result.get('selected_epoch') or t.epochs}, seed {config.seed}"),
+        ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
+        ("temperature", f"{noise.temperature:.2f} (above 1: the network is too confident)"),
+    ]
+    if summary.get("uses_oracle"):
+        rows.append(("oracle", "this run was trained with the help of true labels"))
+    return rows
+
+
+def _describe_matrix(run: FinishedRun) -> str:
+    matrix, count = run.transition, len(run.predictor.classes)
+    off = matrix[~torch.eye(count, dtype=torch.bool)]
+    kind = (
+        "every wrong class equally likely"
+        if float(off.max() - off.min()) < 1e-6
+        else (f"wrong classes excluded with probabilities from {float(off.min()):.3f} to {float(off.max()):.3f}")
+    )
+    return f"{run.config.training.transition}; {kind}"
+
+
+def _describe_network(run: FinishedRun) -> str:
+    encoder = run.predictor.encoder
+    return run.predictor.network.kind if encoder is None else f"{run.predictor.network.kind} on frozen features"
+
+
+def _describe_prior(prior: list[float] | None, classes: tuple[str, ...]) -> str:
+    if prior is None:
+        return "not used in training"
+    low, high = min(prior), max(prior)
+    return (
+        f"estimated, from {100 * low:.1f} % ({classes[prior.index(low)]}) to {100 * high:.1f} % "
+        f"({classes[prior.index(high)]})"
+    )

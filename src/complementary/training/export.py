@@ -1,0 +1,347 @@
+"""Export a trained run for production: one graph from raw inputs to calibrated probabilities, without this package.
+
+| file | content |
+|---|---|
+| model.onnx | preprocessing, encoder, classifier and calibration in one graph (ONNX) |
+| model.pt2 | the same as a `torch.export` program |
+| model.safetensors | all weights, with the model card's facts as metadata |
+| model_card.md | what the model is, what it rests on, and how good it is estimated to be |
+
+Every graph is compared with `Predictor` before it is kept.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from complementary import files
+from complementary.augment.crop import normalize
+from complementary.engine.run_folder import read_result
+from complementary.errors import UserError, import_optional
+from complementary.training.finished import open_run
+from complementary.training.predict import Predictor, load
+
+log = logging.getLogger(__name__)
+OPSETS = (18, 19, 20, 21, 22, 23)  # what the exporter of torch writes
+DEFAULT_OPSET = 18
+TOLERANCE = 1e-4  # largest difference of a probability between the exported graph and the predictor
+CHECKED = (1, 3)  # batch sizes of the comparison
+INPUT, OUTPUT = "inputs", "probabilities"
+MEASURES = {  # of result.json
+    "estimated_accuracy_selected": "estimated accuracy, without true labels",
+    "estimated_accuracy_error": "standard error of that",
+    "accuracy_selected": "test accuracy, epoch selected without true labels (oracle)",
+    "accuracy_last": "test accuracy, last epoch (oracle)",
+}
+
+
+class Pipeline(nn.Module):
+    """From raw inputs to class probabilities, as one module: what `Predictor` does, without its checks.
+
+    Args:
+        predictor: The trained network; it is used, not copied.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        encoder = predictor.encoder
+        self.network, self.temperature = predictor.network, predictor.temperature
+        self.encoder = None if encoder is None else encoder.backbone
+        self.mirror = encoder is not None and encoder.mirror
+        self.register_buffer("mean", predictor.mean.clone())
+        self.register_buffer("std", predictor.std.clone())
+        if encoder is not None:
+            self.register_buffer("image_mean", encoder.mean.clone())
+            self.register_buffer("image_std", encoder.std.clone())
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Images uint8 [B, C, H, W] or vectors float32 [B, D] -> probabilities float32 [B, K]."""
+        x: Any = inputs
+        if self.encoder is not None:
+            x = self._features(inputs)
+        logits = self.network(normalize(x, self.mean, self.std))  # type: ignore[arg-type]
+        return (logits / self.temperature).softmax(1)  # type: ignore[no-any-return]
+
+    def _features(self, images: Tensor) -> Tensor:
+        x = normalize(images, self.image_mean, self.image_std)  # type: ignore[arg-type]
+        features = self.encoder.features(x)  # type: ignore[union-attr]
+        if self.mirror:
+            mirrored = self.encoder.features(x.flip(-1))  # type: ignore[union-attr]
+            features = F.normalize(features) + F.normalize(mirrored)
+        return F.normalize(features)
+
+
+def export(
+    predictor: Predictor,
+    folder: str | Path,
+    formats: Sequence[str] = ("onnx",),
+    *,
+    opset: int = DEFAULT_OPSET,
+    sections: dict[str, list[str]] | None = None,
+) -> dict[str, Path]:
+    """Write a trained network for production.
+
+    Args:
+        predictor: The network, from `complementary.load` or ``ComplementaryClassifier.predictor_``.
+        folder: Folder to write to; it is created. Existing files of the same names are replaced.
+        formats: ``onnx``, ``torch`` (a `torch.export` program) and ``safetensors``.
+        opset: Version of ONNX's operators.
+        sections: Further sections of the model card: title -> lines.
+
+    Returns:
+        The files by format, and the model card as ``card``.
+
+    Raises:
+        UserError: A format or opset is not known, a package is missing, or the exported graph does not agree with the
+            predictor.
+    """
+    unknown = [name for name in formats if name not in WRITERS]
+    if unknown or not formats:
+        raise UserError(f"The format {', '.join(unknown) or '(none)'} is not known; use {', '.join(WRITERS)}.")
+    if opset not in OPSETS:
+        found = f"The ONNX opset {opset} cannot be written"
+        raise UserError(f"{found}; choose one from {OPSETS[0]} to {OPSETS[-1]} (most runtimes: 18).", "opset")
+    folder, predictor = Path(folder), predictor.to("cpu")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be created ({error.strerror}).", "out") from None
+    written = {name: WRITERS[name](predictor, folder, opset) for name in formats}
+    card = folder / "model_card.md"
+    files.atomic_write(card, model_card(predictor, written, sections))
+    return written | {"card": card}
+
+
+def export_run(
+    folder: str | Path,
+    out: str | Path | None = None,
+    formats: Sequence[str] = ("onnx",),
+    *,
+    weights: str = "auto",
+    opset: int = DEFAULT_OPSET,
+    calibrate: bool = True,
+) -> dict[str, Path]:
+    """Write a finished run for production, calibrated, with a model card.
+
+    Args:
+        folder: Folder of the run.
+        out: Folder to write to; None: the folder ``export`` in that of the run.
+        formats: As in `export`.
+        weights: ``selected``, ``last`` or ``auto``, as in `complementary.load`.
+        opset: Version of ONNX's operators.
+        calibrate: Divide the logits by the temperature that held-out answers determine. Without a validation split, or
+            if the dataset is not there any more, there is none; the model card says so.
+
+    Returns:
+        The files by format, and the model card as ``card``.
+    """
+    folder = Path(folder)
+    predictor, reason = load(folder, weights), "not asked for"
+    if calibrate:
+        try:
+            temperature = open_run(folder, weights).temperature()
+            reason = "fewer than 100 examples were held out"
+        except UserError as error:
+            temperature, reason = None, str(error)
+        if temperature is not None:
+            predictor, reason = dataclasses.replace(predictor, temperature=temperature), ""
+    if reason:
+        log.warning("The probabilities are not calibrated: %s", reason)
+    return export(predictor, out or folder / "export", formats, opset=opset, sections=_sections(folder, reason))
+
+
+def example_inputs(predictor: Predictor, count: int) -> Tensor:
+    """Random inputs of the shape that the network takes: uint8 images [N, C, H, W] or float32 vectors [N, D]."""
+    source = torch.Generator().manual_seed(count)
+    if len(predictor.shape) == 3:
+        return torch.randint(0, 256, (count, *predictor.shape), dtype=torch.uint8, generator=source)
+    noise = torch.randn((count, *predictor.shape), generator=source)
+    return predictor.mean.cpu() + predictor.std.cpu() * noise
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def _write_onnx(predictor: Predictor, folder: Path, opset: int) -> Path:
+    onnx = import_optional("onnx", "Exporting to ONNX")
+    import_optional("onnxscript", "Exporting to ONNX")
+    runtime = import_optional("onnxruntime", "Checking an ONNX export")
+    options: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": opset}
+    with _quiet():
+        program = torch.onnx.export(
+            Pipeline(predictor),
+            (example_inputs(predictor, 2),),
+            dynamo=True,
+            dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+            verbose=False,
+            **options,
+        )
+    assert program is not None
+    model = program.model_proto
+    found = {entry.domain: entry.version for entry in model.opset_import}.get("")
+    if found != opset:
+        raise UserError(f"The ONNX opset {opset} was asked for, but the graph needs {found}; choose that.", "opset")
+    for key, value in _facts(predictor).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, json.dumps(value)
+    onnx.checker.check_model(model)
+    content = model.SerializeToString()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    _compare(predictor, lambda x: session.run([OUTPUT], {INPUT: x.numpy()})[0], "ONNX graph")
+    files.atomic_write(folder / "model.onnx", content)
+    return folder / "model.onnx"
+
+
+def _write_program(predictor: Predictor, folder: Path, opset: int) -> Path:
+    with _quiet():
+        shapes = {INPUT: {0: torch.export.Dim("batch")}}
+        program = torch.export.export(Pipeline(predictor), (example_inputs(predictor, 2),), dynamic_shapes=shapes)
+        module = program.module()
+        _compare(predictor, lambda x: module(x).detach().numpy(), "exported program")
+        path, temporary = folder / "model.pt2", folder / ".model.pt2"
+        torch.export.save(program, temporary, extra_files={"facts.json": json.dumps(_facts(predictor))})
+    temporary.replace(path)
+    return path
+
+
+def _write_safetensors(predictor: Predictor, folder: Path, opset: int) -> Path:
+    from safetensors.torch import save
+
+    tensors = {name: value.contiguous() for name, value in Pipeline(predictor).state_dict().items()}
+    facts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in _facts(predictor).items()}
+    files.atomic_write(folder / "model.safetensors", save(tensors, facts))
+    return folder / "model.safetensors"
+
+
+WRITERS = {"onnx": _write_onnx, "torch": _write_program, "safetensors": _write_safetensors}
+
+
+def _compare(predictor: Predictor, graph: Any, what: str) -> None:
+    """Raise unless the graph agrees with the predictor for several batch sizes."""
+    for count in CHECKED:
+        inputs = example_inputs(predictor, count)
+        wanted, found = predictor(inputs).numpy(), graph(inputs)
+        difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else float("inf")
+        if not difference <= TOLERANCE:
+            raise UserError(
+                f"The {what} differs from the run by up to {difference:g} (allowed: {TOLERANCE:g}), so it was not "
+                "written; try another opset or format, and report this."
+            )
+        log.debug("%s, batch of %d: largest difference %.1e", what, count, difference)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch's exporter says about its own affairs."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+# --- the model card ---------------------------------------------------------------------------------------------------
+
+
+def _facts(predictor: Predictor) -> dict[str, Any]:
+    """What a program needs to know to use the graph."""
+    return {
+        "classes": list(predictor.classes),
+        "shape": list(predictor.shape),
+        "input": _describe_input(predictor),
+        "temperature": predictor.temperature,
+    }
+
+
+def _describe_input(predictor: Predictor) -> str:
+    shape = ", ".join(map(str, predictor.shape))
+    if len(predictor.shape) != 3:
+        return f"float32 [batch, {shape}]"
+    kind = "RGB" if predictor.shape[0] == 3 else "gray"
+    return f"uint8 [batch, {shape}], {kind}, 0 to 255, channels first; normalization is part of the graph"
+
+
+def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
+    """What the result of a run says, for its model card."""
+    result = read_result(folder)
+    config, summary = result["config"], result.get("data", {})
+    dataset, training = config["dataset"], config["training"]
+    labels = summary.get("label_counts")
+    sections = {
+        "How it was trained": [
+            f"- Data: {dataset['data']}, {summary.get('examples', 0):,} examples, {summary.get('held_out', 0):,} more "
+            "held out",
+            f"- Complementary labels: {dataset['labels']}" + (f", {sum(labels):,} in all" if labels else ""),
+            f"- Transition matrix: {training['transition']}",
+            f"- Encoder: {summary.get('encoder', 'none')}",
+            f"- Loss {training['loss']}, mixing {config['mixing']['mix']}, seed {config['seed']}",
+            f"- Configuration: {result['config_hash'][:16]}",
+        ],
+        "How good it is": [f"- {text}: {_value(result[key])}" for key, text in MEASURES.items() if _known(result, key)],
+        "Limits": [
+            "- Estimates without true labels hold for examples like those of the training, and for answers that follow "
+            "the transition matrix.",
+            "- The probabilities mean little for inputs of another kind; there is no class for them.",
+            *([f"- The probabilities are not calibrated: {not_calibrated}"] if not_calibrated else []),
+        ],
+    }
+    return {title: lines for title, lines in sections.items() if lines}
+
+
+def _known(result: dict[str, Any], key: str) -> bool:
+    return isinstance(result.get(key), int | float)
+
+
+def _value(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def model_card(predictor: Predictor, written: dict[str, Path], sections: dict[str, list[str]] | None = None) -> str:
+    """The model card as Markdown.
+
+    Args:
+        predictor: The network.
+        written: The exported files by format.
+        sections: Further sections: title -> lines.
+    """
+    network = predictor.network.kind
+    body = network if predictor.encoder is None else f"{network} on features of a {predictor.encoder.backbone.kind}"
+    parameters = sum(p.numel() for p in Pipeline(predictor).parameters())
+    lines = [
+        "# Model card",
+        "",
+        "A classifier that was trained from complementary labels: answers that say which class an example is *not*.",
+        "",
+        f"- Input `{INPUT}`: {_describe_input(predictor)}",
+        f"- Output `{OUTPUT}`: float32 [batch, {len(predictor.classes)}], in the order of the classes below",
+        f"- Classes: {', '.join(predictor.classes)}",
+        f"- Network: {body}, {parameters:,} parameters",
+        f"- Calibration: {_describe_temperature(predictor.temperature)}",
+        f"- Files: {', '.join(path.name for name, path in written.items() if name != 'card')}",
+    ]
+    for title, content in (sections or {}).items():
+        lines += ["", f"## {title}", "", *content]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_temperature(temperature: float) -> str:
+    if temperature == 1.0:
+        return "none; the probabilities are those of the network"
+    return f"logits are divided by {temperature:.3f}, estimated from held-out complementary labels"
