@@ -225,6 +225,17 @@ def fingerprint_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+    """Add the SHA-256 of a JSON-able record to it, under ``sha256``, so that `is_altered` can check it later."""
+    plain = json.loads(json.dumps({name: value for name, value in content.items() if name != "sha256"}))
+    return content | {"sha256": fingerprint_json(plain)}
+
+
+def is_altered(content: dict[str, Any]) -> bool:
+    """Whether a record was changed after `seal`; False for a record without a SHA-256."""
+    return "sha256" in content and seal(content)["sha256"] != content["sha256"]
+
+
 def fingerprint_file(path: Path) -> str:
     """SHA-256 of a file's content."""
     with path.open("rb") as file:

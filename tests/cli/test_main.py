@@ -1,6 +1,8 @@
 """Dispatch, help, start-up and exit status of ``cll``."""
 
 import logging
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from complementary import __version__
 from complementary.cli import COMMANDS
+from complementary.engine.run_folder import Stopped
 from complementary.errors import UserError
 
 RESULTS = Path(__file__).parents[2] / "results" / "paper"
@@ -99,6 +102,63 @@ def test_user_error_is_one_line_with_status_2(cll, train):
 
     train(wrong)
     assert cll("train") == (2, "", "cll train: The data are missing.\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/forbidden/x"), "/forbidden/x"),
+        (OSError("No usable temporary directory found"), "No usable temporary directory found"),
+        (MemoryError("Unable to allocate 3 TiB"), "3 TiB"),
+        (MemoryError(), "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes\nat x.cpp"), "9 bytes"),
+    ],
+)
+def test_error_of_the_system_is_one_line_with_status_2(cll, train, error, said):
+    def fail(_):
+        raise error
+
+    train(fail)
+    status, out, shown = cll("train")
+    assert (status, out, shown.count("\n")) == (2, "", 1)
+    assert said in shown
+
+
+def test_error_of_the_program_keeps_its_traceback(cll, train):
+    def bug(_):
+        raise RuntimeError("a bug")
+
+    train(bug)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cll("train")
+
+
+def test_sigterm_has_status_143(cll, train):
+    def stopped(_):
+        raise Stopped("stopped in epoch 3 of 9", signal.SIGTERM)
+
+    train(stopped)
+    assert cll("train") == (143, "", "\ncll train: stopped in epoch 3 of 9.\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", ["--help", f"report {RESULTS}", "data list"])
+def test_output_to_a_full_disk_is_an_error(arguments):
+    command = f"{sys.executable} -m complementary {arguments} > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_file_name_that_is_not_utf8_is_escaped(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "complementary", "sweep", "status", os.fsencode(tmp_path) + b"/\xff"],
+        capture_output=True,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
 
 
 def test_log_of_the_package_is_shown_on_stderr(cll, train):

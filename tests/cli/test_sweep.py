@@ -9,6 +9,7 @@ import time
 import pytest
 
 from complementary.config import Config
+from complementary.files import read_checkpoint
 from complementary.sweeps.sweep import SweepFolder
 from complementary.training.run import run
 from tests.helpers import run_files
@@ -57,7 +58,7 @@ def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid)
         process = start(*command)
         wait_for_epochs(out, epochs)
         process.send_signal(how)
-        _, error = process.communicate(timeout=20)
+        _, error = process.communicate(timeout=60)
         assert process.returncode == 130
         assert error == "cll sweep: stopped with 0 of 1 cells done; the same command continues.\n"
     status, said, _ = cll("sweep", *command)
@@ -71,6 +72,19 @@ def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_sweep_writes_checkpoints_first(tmp_path, grid, how):
+    """The next checkpoint would be a long time away."""
+    out = tmp_path / "out"
+    process = start(grid(epochs=5000), "--out", out, "--workers", "1", "--checkpoint-seconds", "1000")
+    wait_for_epochs(out, 2)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    (folder,) = (out / "runs").iterdir()
+    assert read_checkpoint(folder / "checkpoint.safetensors")[1]["epoch"] >= 2
+
+
+@pytest.mark.slow
 def test_ctrl_c_is_one_line_although_a_worker_is_idle(tmp_path, grid):
     """A terminal sends it to all processes, also to those that have nothing to do."""
     file, out = grid(), tmp_path / "out"
@@ -79,7 +93,7 @@ def test_ctrl_c_is_one_line_although_a_worker_is_idle(tmp_path, grid):
     assert process.stderr.readline() == "[1/2] epochs=2 seed=0 done\n"
     time.sleep(0.3)  # until the worker waits for another task
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert error == "cll sweep: stopped with 1 of 2 cells done; the same command continues.\n"
 

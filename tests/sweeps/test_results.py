@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from complementary import files
 from complementary.errors import UserError
 from complementary.reports.tables import Spread
 from complementary.sweeps.results import (
@@ -51,6 +52,17 @@ def test_rows_are_flat_and_hold_every_option_and_metric(tmp_path, quick):
     assert json.loads(row["per_class_accuracy_last"]) == result["per_class_accuracy_last"]
     assert row["config_hash"] == result["config_hash"]
     assert set(OPTIONS) <= set(row)
+
+
+def test_result_with_an_altered_number_is_damaged(put):
+    path = put("a.json", 0.5)
+    path.write_text(json.dumps(files.seal(json.loads(path.read_text()))))
+    assert read_result(path)["accuracy_last"] == 0.5
+    assert "sha256" not in read_results([path]).rows[0]
+    path.write_text(path.read_text().replace("0.5", "0.6", 1))
+    with pytest.raises(Damaged, match="SHA-256"):
+        read_result(path)
+    assert read_results([path], skip_damaged=True).rows == []
 
 
 def test_find_lists_files_folders_and_patterns_once_and_skips_hidden_folders(put, tmp_path):

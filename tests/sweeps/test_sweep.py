@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import time
@@ -125,6 +126,45 @@ def test_claim_refuses_a_second_sweep_and_the_folder_of_a_run(folder, tmp_path):
     with pytest.raises(UserError, match="single run"), SweepFolder(tmp_path / "run").claim():
         pass
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/below"])
+def test_claim_refuses_a_folder_that_cannot_be_created(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError) as caught, SweepFolder(tmp_path / name).claim():
+        pass
+    assert caught.value.option == "out"
+
+
+CELL = {"key": "0123456789abcdef", "name": "seed=0", "epochs": 3}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "3",
+        "[3]",
+        "[{}]",
+        "[" * 100_000,
+        json.dumps([CELL | {"key": "../../x"}]),
+        json.dumps([CELL | {"name": None}]),
+        json.dumps([CELL | {"epochs": 0}]),
+        json.dumps([CELL | {"epochs": "many"}]),
+    ],
+)
+def test_damaged_plan_is_refused(tmp_path, content):
+    (tmp_path / "sweep.json").write_text(json.dumps([CELL]))
+    assert read_status(tmp_path).count("waiting") == 1
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(UserError, match=r"sweep\.json"):
+        read_status(tmp_path)
+
+
+def test_log_that_cannot_be_written_is_an_error_of_the_cell(folder, quick):
+    (cell,) = cells(quick, seed=[0])
+    folder.log(cell.key).mkdir()
+    assert "cannot be written" in sweep([cell], folder)[1][cell.key]
 
 
 @pytest.mark.parametrize("content", ["{", "{}", "[1, 2]"])

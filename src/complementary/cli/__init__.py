@@ -3,7 +3,9 @@
 Those modules import torch only after the options are parsed, so that ``--help`` answers quickly.
 """
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -15,10 +17,11 @@ COMMANDS = {  # a module of this package with a function main(arguments) -> one 
     "pretrain": "pretrain an encoder on images alone",
     "cluster": "cluster a dataset and evaluate the clusters",
     "sweep": "run a grid of configurations, on this machine or on Ray",
-    "report": "tables from the results of many runs",
+    "report": "the page of one run, or tables from the results of many",
     "paper": "the tables and figures of the ICM paper, one command each",
     "data": "list, download, show, import and remove datasets",
     "predict": "apply a trained run to images or vectors",
+    "export": "write a trained run as ONNX, torch program or weights",
     "bench": "measure the speed of this machine",
 }
 
@@ -58,9 +61,14 @@ def _run(prog: str, command: Callable[[], None]) -> int:
     from complementary.errors import UserError
     from complementary.reports.terminal import log_to_stderr
 
+    if getattr(sys.stdout, "errors", None) == "strict":  # a file name that is not valid UTF-8 is escaped
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with log_to_stderr():
-            command()
+            try:
+                command()
+            finally:
+                sys.stdout.flush()  # on a full disk this fails; at the exit of Python, nobody would report it
     except UserError as error:
         fail(prog, _message(error, error.option))
     except ModuleNotFoundError as error:
@@ -68,11 +76,36 @@ def _run(prog: str, command: Callable[[], None]) -> int:
             raise
         fail(prog, f"the package {error.name} is not installed; install it with pip install 'complementary[cli]'.")
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        place = f"{error.filename} cannot be used" if error.filename is not None else "a file cannot be used"
+        fail(prog, f"{place} ({error.strerror or error}); check the disk, and the permissions of the folder.")
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = (str(error).splitlines() or [""])[0][:200]
+        fail(
+            prog,
+            f"there is not enough memory{f' ({reason})' if reason else ''}; use a smaller batch or fewer examples.",
+        )
     except KeyboardInterrupt as error:
         print(f"\n{prog}: {str(error) or 'stopped'}.", file=sys.stderr)
-        return 130
+        return 128 + int(getattr(error, "number", signal.SIGINT))
     return 0
+
+
+def _discard_output() -> None:
+    """Send what is still buffered for stdout nowhere; otherwise Python tries again at its exit, and complains."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, NumPy or torch could not allocate memory; torch is not imported for this."""
+    return isinstance(error, MemoryError) or any(
+        words in f"{type(error).__name__} {error}" for words in ("OutOfMemoryError", "can't allocate memory")
+    )
 
 
 def _message(error: Exception, option: str | None) -> str:

@@ -2,13 +2,16 @@
 
 | file | content |
 |---|---|
-| config.toml | the configuration |
+| config.toml | the configuration, and its checksum in the first line |
 | metrics.jsonl | one line per epoch; the same bytes however often the run was interrupted |
 | checkpoint.safetensors | while it runs: everything needed to continue |
-| result.json | written last; the run is finished if it exists |
+| result.json | written last, with its checksum; the run is finished if it exists |
+
+A run that is resumed refuses a configuration, checkpoint or result that was altered.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import signal
@@ -28,6 +31,8 @@ from complementary.engine.loop import Progress, TrainingLoop
 from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
+CHECKSUM = "# sha256 of the lines below: "  # first line of config.toml
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FILES = ("config.toml", "metrics.jsonl", "result.json", "checkpoint.safetensors")
 
 
@@ -83,7 +88,7 @@ class RunFolder:
     def train(self, loop: TrainingLoop, progress: Progress | None = None, checkpoint_seconds: float = 30.0) -> None:
         """Train to the end, from the checkpoint if there is one.
 
-        Ctrl-C takes effect after the current step, once a checkpoint is written.
+        Ctrl-C and SIGTERM take effect after the current step, once a checkpoint is written.
 
         Args:
             loop: The training.
@@ -103,15 +108,15 @@ class RunFolder:
             def record(loop: TrainingLoop) -> None:
                 nonlocal saved
                 if loop.step_in_epoch == 0:
-                    with (self.path / "metrics.jsonl").open("a") as file:
-                        file.write(json.dumps(loop.history[-1]) + "\n")
+                    files.append_line(self.path / "metrics.jsonl", json.dumps(loop.history[-1]))
                 if time.monotonic() - saved >= checkpoint_seconds or loop.done or interrupts:
                     loop.check_finite()
                     files.write_checkpoint(self.path / "checkpoint.safetensors", *loop.state())
                     saved = time.monotonic()
                 if interrupts:
-                    position = f"{loop.stage}epoch {loop.epoch + 1} of {loop.epochs}"
-                    raise KeyboardInterrupt(f"stopped in {position}; resume continues the run in {self.path}")
+                    position = f"{loop.stage}epoch {min(loop.epoch + 1, loop.epochs)} of {loop.epochs}"
+                    message = f"stopped in {position}; resume continues the run in {self.path}"
+                    raise Stopped(message, interrupts[0])
 
             loop.run(record, progress)
 
@@ -123,8 +128,10 @@ class RunFolder:
         """
         if not self.processes.is_main:
             return {}
+        result = files.seal(result)
         files.atomic_write(self.path / "result.json", json.dumps(result, indent=1) + "\n")
-        (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
         return result
 
     def result(self) -> dict[str, Any]:
@@ -134,26 +141,23 @@ class RunFolder:
     # --- entering and leaving ---------------------------------------------------------------------------------------
 
     def _acquire(self) -> None:
-        new = not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"The folder {self.path} cannot be created ({error.strerror}).", "out") from None
-        self._new = new
+        self._new = files.make_folder(self.path, "out")
         try:
             self._lock.enter_context(files.lock(self.path / ".lock"))
         except files.Locked:
             raise UserError(f"Another process is training in {self.path}; use another folder.", "out") from None
 
     def _release(self, failed: bool) -> None:
-        if failed and self._new and {path.name for path in self.path.iterdir()} <= {".lock"}:
-            (self.path / ".lock").unlink(missing_ok=True)
-            self.path.rmdir()
+        with contextlib.suppress(OSError):
+            if failed and self._new and {path.name for path in self.path.iterdir()} <= {".lock"}:
+                (self.path / ".lock").unlink(missing_ok=True)
+                self.path.rmdir()
         self._lock.close()
 
     def _check(self) -> bool:
         """Check what the folder contains; whether the run is finished."""
-        found = [name for name in FILES if (self.path / name).exists()]
+        with files.reading(self.path, option="out"):
+            found = [name for name in FILES if (self.path / name).exists()]
         if not found:
             return False
         if not self.resume:
@@ -170,6 +174,7 @@ class RunFolder:
                 "config.toml, or another folder.",
                 "out",
             )
+        _check_unaltered(self.path / "config.toml")
         return "result.json" in found
 
     # --- before the first step --------------------------------------------------------------------------------------
@@ -184,46 +189,90 @@ class RunFolder:
                 raise UserError(f"{error} Restore a copy of it, or delete it to start again.") from None
             if record.get("config") != loop.config_hash:
                 raise UserError(f"{path} belongs to another configuration; nothing was changed.")
-            loop.restore(tensors, record)
+            with files.reading(path, "restore a copy of it, or delete it to start again"):
+                loop.restore(tensors, record)
+                _check_position(loop, path)
             log.info("continuing in epoch %d of %d", min(loop.epoch + 1, loop.epochs), loop.epochs)
         if self.processes.world_size > 1:
             loop.check_in_sync()
 
     def _write_start(self, loop: TrainingLoop) -> None:
         """Write config.toml and the metrics up to the checkpoint."""
-        for leftover in self.path.glob(".*.tmp"):  # of a killed process, as the lock was free
-            leftover.unlink()
-        files.atomic_write(self.path / "config.toml", to_toml(self.config))
+        with contextlib.suppress(OSError):
+            for leftover in self.path.glob(".*.tmp"):  # of a killed process, as the lock was free
+                leftover.unlink()
+        text = to_toml(self.config)
+        files.atomic_write(self.path / "config.toml", f"{CHECKSUM}{_sha256(text)}\n{text}")
         files.atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in loop.history))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_unaltered(path: Path) -> None:
+    """Raise if a config.toml does not match the checksum in its first line; earlier versions wrote none."""
+    with files.reading(path):
+        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    if first.startswith(CHECKSUM) and first.removeprefix(CHECKSUM) != _sha256(rest):
+        raise UserError(
+            f"{path} was changed after the run began; restore it, or start another run with it as configuration.",
+            "resume",
+        )
+
+
+def _check_position(loop: TrainingLoop, path: Path) -> None:
+    """Raise if a checkpoint continues at a place that this training does not have."""
+    inside = 0 <= loop.epoch <= loop.epochs and 0 <= loop.step_in_epoch < loop.steps_per_epoch
+    if not inside or len(loop.history) != loop.epoch:
+        raise UserError(
+            f"{path} continues at epoch {loop.epoch + 1}, step {loop.step_in_epoch + 1}, with the metrics of "
+            f"{len(loop.history)} epochs, which does not fit a training of {loop.epochs}; delete it to start again."
+        )
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """Read the result.json of a finished run."""
     path = folder / "result.json"
-    try:
+    advice = "restore a copy, or delete it and run again"
+    with files.reading(path, advice):
         stored = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(stored, dict) or "config_hash" not in stored:
-            raise ValueError("it is not a result")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore a copy, or delete it and run again.") from None
+    if not isinstance(stored, dict) or "config_hash" not in stored:
+        raise UserError(f"{path} is damaged (it is not a result); {advice}.")
+    if files.is_altered(stored):
+        raise UserError(f"{path} is damaged (its values do not match their SHA-256); {advice}.")
     return stored
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was stopped by Ctrl-C or SIGTERM after a checkpoint was written. ``number``: the signal."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 @contextlib.contextmanager
 def _deferred_interrupt() -> Iterator[list[int]]:
-    """Ctrl-C is only added to the list; a second one interrupts at once. Works in the main thread only."""
+    """Ctrl-C and SIGTERM are only added to the list; a second one takes effect at once. In the main thread only."""
     interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    previous = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in STOP_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def note(number: int, frame: Any) -> None:
         interrupts.append(number)
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
-    signal.signal(signal.SIGINT, note)
+    for number in STOP_SIGNALS:
+        if previous[number] is not signal.SIG_IGN:  # a worker of a sweep ignores Ctrl-C
+            signal.signal(number, note)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from complementary.engine.backend import choose_device, release_memory, together
+from complementary.engine.run_folder import Stopped
 from complementary.reports.tables import counted
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.sweep import Ended, Errors
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 Work = Callable[[Sequence[Cell], str], Errors]
 """Runs cells on a device and returns the errors of those that failed; must be picklable and not raise."""
 
-EXIT_SECONDS = 10.0  # for an idle process to exit by itself when the executor is closed
+EXIT_SECONDS = 10.0  # for a process to exit by itself when the executor is closed: an idle one, or after a checkpoint
 
 
 def devices(device: str, workers: int | None, gpus_per_run: float | None) -> list[str]:
@@ -94,12 +96,18 @@ class LocalExecutor:
         return [ended for pipe in connection.wait(list(busy), seconds) for ended in busy[pipe].receive()]
 
     def close(self) -> None:
-        """End idle processes and kill busy ones. No file is left half written: every file is replaced in one step."""
+        """End all processes: idle ones exit, busy ones write a checkpoint first; after a while they are killed.
+
+        No file is left half written: every file is replaced in one step.
+        """
+        for worker in self._workers:  # all start to exit before the first is waited for
+            if worker.tasks:
+                worker.terminate()
+            else:
+                worker.close_pipe()
+        ends = time.monotonic() + EXIT_SECONDS
         for worker in self._workers:
-            if not worker.tasks:
-                worker.close_pipe()  # all idle processes start to exit before the first is waited for
-        for worker in self._workers:
-            worker.stop()
+            worker.stop(max(0.0, ends - time.monotonic()))
 
 
 @dataclass
@@ -178,11 +186,15 @@ class _Worker:
         if self._process is not None:
             self.pipe.close()  # the process exits
 
-    def stop(self) -> None:
-        """Kill the process; if its pipe was closed, only after it had time to exit by itself."""
+    def terminate(self) -> None:
+        """Send SIGTERM: a run in the main thread of the process writes a checkpoint, anything else ends at once."""
         if self._process is not None:
-            if self.pipe.closed:
-                self._process.join(EXIT_SECONDS)  # torch's compiler removes its temporary files
+            self._process.terminate()
+
+    def stop(self, seconds: float = 0.0) -> None:
+        """Kill the process, after it had some time to exit by itself."""
+        if self._process is not None:
+            self._process.join(seconds)  # torch's compiler removes its temporary files
             self._process.kill()
             self._process.join()
             self._process = None
@@ -237,6 +249,8 @@ def _run_lane(pipe: Any, work: Work, device: str, receiving: threading.Lock, sen
             with sending:
                 pipe.send((key, errors))
             release_memory()
+    except Stopped:  # SIGTERM; the checkpoint is written
+        os._exit(1)
     except BaseException:
         traceback.print_exc()
         os._exit(1)

@@ -21,6 +21,7 @@ from typing import Any
 
 from complementary.config import Config, LossName, MixerName, ModelName, hints_of, options_of
 from complementary.errors import UserError, one_of
+from complementary.files import is_altered, reason_of
 from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, is_percent, show_spread
 
@@ -124,7 +125,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def row_of(path: Path) -> Row:
     """Read one result as a flat row; lists are kept as JSON text."""
     result, config = _read(path)
-    facts = {name: value for name, value in result.items() if name not in ("config", "data")}
+    facts = {name: value for name, value in result.items() if name not in ("config", "data", "sha256")}
     facts |= result.get("data", {})  # facts about the examples; the option of that name is in the configuration
     facts |= {"config_hash": config.hash(), "path": str(path.resolve())}
     plain = {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in facts.items()}
@@ -135,14 +136,18 @@ def _read(path: Path) -> tuple[dict[str, Any], Config]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Damaged(path, f"it cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise Damaged(path, f"it is not complete JSON ({error})") from None
+        raise Damaged(path, f"it cannot be read ({reason_of(error)})") from None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, f"it is not complete JSON ({reason_of(error)})") from None
     stored = content.get("config") if isinstance(content, dict) else None
     if not isinstance(stored, dict) or not isinstance(stored.get("training"), dict) or "config_hash" not in content:
         if _belongs_to_sweep(path):
             raise Damaged(path, "it is JSON, but not the result of a training run")
         raise NotAResult(f"{path} is not the result of a training run; name a result.json or a folder of runs.")
+    if is_altered(content):
+        raise Damaged(path, "its values do not match their SHA-256")
+    if not isinstance(content.get("data", {}), dict) or not isinstance(content["config_hash"], str):
+        raise Damaged(path, "its data or its config_hash has another type")
     return content, _checked_config(path, content)
 
 
@@ -152,7 +157,7 @@ def _checked_config(path: Path, content: dict[str, Any]) -> Config:
         options |= value if isinstance(value, dict) else {name: value}
     try:
         config = Config.of(**options)
-    except UserError as error:
+    except (UserError, TypeError) as error:
         raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
     complete = set(OPTIONS) <= set(options)  # otherwise an earlier version wrote it, and the hash was another
     if complete and content["config_hash"] != config.hash():

@@ -76,13 +76,12 @@ class SweepFolder:
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
         """Create the folder and hold its lock; a second sweep in the same folder is an error."""
-        if (self.root / "config.toml").exists():
+        with files.reading(self.root, option="out"):
+            is_run = (self.root / "config.toml").exists()
+        if is_run:
             raise UserError(f"{self.root} is the folder of a single run; choose another folder for the sweep.", "out")
-        try:
-            for name in ("runs", "logs", "notes"):
-                (self.root / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"The folder {self.root} cannot be created ({error.strerror}).", "out") from None
+        for name in ("runs", "logs", "notes"):
+            files.make_folder(self.root / name, "out")
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(files.lock(self.lock, timeout=1.0))  # `read_status` holds it for a moment
@@ -122,7 +121,7 @@ class SweepFolder:
         """What is known about a cell that is not done; {} if nothing."""
         try:
             found = json.loads(self._note(key).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -131,7 +130,8 @@ class SweepFolder:
         if facts:
             files.atomic_write(self._note(key), json.dumps(facts))
         else:
-            self._note(key).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._note(key).unlink(missing_ok=True)
 
     def _note(self, key: str) -> Path:
         return self.root / "notes" / f"{key}.note"  # not .json: results are searched by that ending
@@ -139,12 +139,20 @@ class SweepFolder:
     def plan(self) -> list[dict[str, Any]]:
         """The cells of the grid that was started last: key, name and number of epochs."""
         path = self.root / "sweep.json"
-        try:
-            return [{name: cell[name] for name in ("key", "name", "epochs")} for cell in json.loads(path.read_bytes())]
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"There is no sweep in {self.root} (no sweep.json); name the folder of a sweep.") from None
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); start the sweep again to replace it.") from None
+        with files.reading(path, "start the sweep again to replace it"):
+            try:
+                content = path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                raise UserError(
+                    f"There is no sweep in {self.root} (no sweep.json); name the folder of a sweep."
+                ) from None
+            cells = [{name: cell[name] for name in ("key", "name", "epochs")} for cell in json.loads(content)]
+            for cell in cells:
+                if not (isinstance(cell["key"], str) and cell["key"].isalnum() and isinstance(cell["name"], str)):
+                    raise ValueError("a cell has no key or name")
+                if type(cell["epochs"]) is not int or cell["epochs"] < 1:
+                    raise ValueError(f"the number of epochs of a cell is {cell['epochs']}")
+            return cells
 
     def write_plan(self, cells: Sequence[Cell]) -> None:
         """Replace sweep.json."""

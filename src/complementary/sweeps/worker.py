@@ -54,16 +54,19 @@ class RunCells:
 
     def _run_logged(self, cell: Cell, engine: Engine) -> str:
         path = self.folder.log(cell.key)
-        with _logging_to(path):
-            try:
-                self._run(cell, engine)
-            except UserError as error:
-                log.error("failed: %s", error)
-                return str(error)
-            except Exception as error:
-                log.exception("failed:")
-                first = (str(error).splitlines() or [""])[0]
-                return f"{type(error).__name__}: {first} (see {path})"
+        try:
+            with _logging_to(path):
+                try:
+                    self._run(cell, engine)
+                except UserError as error:
+                    log.error("failed: %s", error)
+                    return str(error)
+                except Exception as error:
+                    log.exception("failed:")
+                    first = (str(error).splitlines() or [""])[0]
+                    return f"{type(error).__name__}: {first} (see {path})"
+        except OSError as error:
+            return f"{path} cannot be written ({files.reason_of(error)})."
         return ""
 
     def _run(self, cell: Cell, engine: Engine) -> None:
