@@ -106,18 +106,24 @@ def test_draw_stays_in_the_row_at_both_ends(monkeypatch, point, wanted):
     assert labels.draw(torch.arange(10), transitions.uniform(10)).argmax(1).tolist() == wanted
 
 
-@pytest.mark.parametrize("per_example", [1, 2])
-def test_marginal_is_the_probability_of_each_label(per_example):
-    matrix = transitions.biased(4, 10)
+@pytest.mark.parametrize("per_example", [1, 2, 3, 4])
+@pytest.mark.parametrize("matrix", [transitions.biased(5, 10), transitions.noisy(5, 0.2), transitions.designed(5, 4)])
+def test_marginal_equals_an_enumeration_of_all_draws(per_example, matrix):
     found = labels.marginal(matrix, per_example)
-    torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64))
-    for y in range(4):
-        wanted = np.zeros(4)
-        others = [k for k in range(4) if k != y]
-        for first, second in permutations(others, 2):
-            chance = float(matrix[y, first] * matrix[y, second] / (1 - matrix[y, first]))
-            wanted[[first, second] if per_example == 2 else [first]] += chance / per_example
-        np.testing.assert_allclose(found[y].numpy(), wanted, atol=0.012)
+    for y in range(5):
+        wanted = np.zeros(5)
+        for drawn in permutations([k for k in range(5) if matrix[y, k] > 0], per_example):
+            chance, left = 1.0, 1.0
+            for k in drawn:
+                chance, left = chance * float(matrix[y, k]) / left, left - float(matrix[y, k])
+            wanted[list(drawn)] += chance / per_example
+        np.testing.assert_allclose(found[y].numpy(), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize(("classes", "per_example"), [(3, 2), (10, 3), (10, 9), (40, 7)])
+def test_marginal_of_uniform_labels_is_uniform(classes, per_example):
+    wanted = transitions.uniform(classes)
+    torch.testing.assert_close(labels.marginal(wanted, per_example), wanted, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("per_example", [0, 4, -1])

@@ -1,5 +1,7 @@
 """Transition matrices: the paper's weights of setup 2, rows that are probabilities, and errors for bad matrices."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,18 @@ def test_biased_has_the_papers_weights(ratio, weights):
         np.testing.assert_allclose(matrix[i].numpy(), wanted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("classes", [6, 11, 21, 26])
+def test_biased_weights_are_not_rounded_below_a_whole_number(classes):
+    """32^(-2 / 5) is 1/4, but 100 times it is 24.999999999999996 in floating point."""
+    weights = [
+        int(Decimal(100) * Decimal(32) ** (Decimal(-k) / (classes - 1)) + Decimal("1e-20")) for k in range(classes)
+    ]
+    matrix = transitions.biased(classes, 32)
+    np.testing.assert_allclose(
+        (matrix[0, 1:] / matrix[0, 1]).numpy(), [w / weights[1] for w in weights[1:]], rtol=1e-12
+    )
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(2, 60), st.floats(1, 100))
 def test_biased_rows_are_probabilities_with_a_zero_diagonal(classes, ratio):
@@ -36,7 +50,7 @@ def test_biased_rows_are_probabilities_with_a_zero_diagonal(classes, ratio):
     torch.testing.assert_close(matrix.sum(1), torch.ones(classes, dtype=torch.float64))
     if classes > 2:  # in every row that has both, the last label is about `ratio` times less likely
         seen = matrix[1:-1, 0] / matrix[1:-1, -1]
-        np.testing.assert_allclose(seen.numpy(), 100 / int(100 * ratio**-1.0), rtol=1e-9)
+        np.testing.assert_allclose(seen.numpy(), 100 / int(100 * ratio**-1.0 + 1e-9), rtol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])

@@ -105,24 +105,56 @@ def draw_as_paper(truth: Tensor, classes: int, seed: int = PAPER_SEED) -> Tensor
     return excluded
 
 
-def marginal(transition: Tensor, per_example: int, draws: int = 20_000) -> Tensor:
-    """Distribution of a label if several are drawn without replacement.
+def marginal(transition: Tensor, per_example: int) -> Tensor:
+    """Distribution of a label if several are drawn without replacement. It is exact, not simulated.
+
+    Drawing one after the other without replacement is a race: label k arrives after an exponential time of rate
+    T[y, k], and the first ``per_example`` arrivals are drawn. Label k is among them if, when it arrives, fewer than
+    ``per_example`` others have arrived. Their number has a Poisson binomial distribution; the integral over the time is
+    a sum over a grid of its logarithm, which is accurate to 1e-9 or better.
 
     Args:
         transition: Distribution of the first label, [K, K].
         per_example: Number of labels per example.
-        draws: Simulated examples per class (for 20,000 the standard error is below 0.004).
 
     Returns:
-        How often each label appears for each class, [K, K]; rows sum to 1. For one label it is ``transition`` itself.
+        How often each label appears for each class, float64 [K, K]; rows sum to 1. For one label it is ``transition``
+        itself.
     """
     if per_example == 1:
         return transition
-    classes = len(transition)
-    rows = [
-        draw(torch.full((draws,), k), transition, per_example, seed=PAPER_SEED).double().mean(0) for k in range(classes)
-    ]
-    return torch.stack(rows) / per_example
+    transition = check_transition(transition)
+    return torch.stack([_inclusion(row, per_example) for row in transition]) / per_example
+
+
+def _inclusion(chance: Tensor, count: int) -> Tensor:
+    """Probability of each label to be among ``count`` labels drawn without replacement: [K] -> float64 [K]."""
+    found = torch.zeros_like(chance)
+    possible = chance.nonzero()[:, 0]
+    rate = chance[possible]
+    step, last = 0.25, float(torch.log(50 / rate.min()))
+    grid = torch.arange(-40.0, last + step, step, dtype=torch.float64)
+    time = grid.exp()  # [G]
+    arrived = -torch.expm1(-time[:, None] * rate)  # [G, J]: probability that a label has arrived
+    none = torch.zeros(len(time), count, dtype=torch.float64)
+    none[:, 0] = 1
+    before, after = [none], [none]  # distribution of the number of arrivals among the labels before and after each
+    for j in range(len(rate) - 1):
+        before.append(_one_more(before[-1], arrived[:, j]))
+        after.append(_one_more(after[-1], arrived[:, len(rate) - 1 - j]))
+    after.reverse()
+    for j, (b, a) in enumerate(zip(before, after, strict=True)):
+        fewer = (b * a.cumsum(1).flip(1)).sum(1)  # [G]: fewer than count others have arrived
+        density = rate[j] * time * torch.exp(-rate[j] * time)  # of the logarithm of the time
+        found[possible[j]] = step * (density * fewer).sum()
+    return found
+
+
+def _one_more(distribution: Tensor, chance: Tensor) -> Tensor:
+    """Add an event of probability ``chance`` [G] to the distribution of a count, [G, count] -> [G, count]."""
+    grown = distribution * (1 - chance)[:, None]
+    grown[:, 1:] += distribution[:, :-1] * chance[:, None]
+    return grown
 
 
 # --- conversion and checks --------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def biased(classes: int, ratio: float) -> Tensor:
     """
     if not ratio >= 1:
         raise UserError(f"The bias ratio is {ratio}, but it must be at least 1 (1: uniform).")
-    weight = torch.tensor([float(int(100 * r)) for r in decay(ratio, classes)], dtype=torch.float64)
+    weight = torch.tensor([float(int(100 * r + 1e-9)) for r in decay(ratio, classes)], dtype=torch.float64)
     if weight[-1] == 0:
         raise UserError(
             f"The bias ratio is {ratio:g}, so the weight of class {classes - 1}, 100/ratio rounded down, is 0; "
@@ -290,13 +290,15 @@ class TransitionEstimate:
         return self.blocks.sum(0)
 
 
-def estimate_transition(
-    probabilities: Tensor, excluded: Tensor, start: Tensor | None = None, iterations: int = 200
-) -> TransitionEstimate:
+def estimate_transition(probabilities: Tensor, excluded: Tensor, iterations: int = 200) -> TransitionEstimate:
     """Estimate the matrix without true labels, by maximum likelihood.
 
     P(label k | x) = sum_y P(y | x) T[y, k]. With the class probabilities of a classifier in place of P(y | x), the
     likelihood of the labels is concave in T, and EM finds its maximum. Class sizes enter through the probabilities.
+    Flat probabilities with a sharp T explain the labels as well as sharp probabilities with a flat T, so the
+    probabilities are first calibrated: by the temperature at which the matrix of the anchor points
+    (`anchor_transition`) makes the labels most likely.
+
     The result is then shrunk toward the closest matrix of the form "wrong with probability d, else proportional to
     m_k", which covers uniform, biased and noisy labels, by as much as its sampling error demands (empirical Bayes).
 
@@ -306,11 +308,10 @@ def estimate_transition(
     Args:
         probabilities: Class probabilities by cross-fitting, [N, K].
         excluded: Complementary labels, [N, K]. Several labels of an example share a weight of 1.
-        start: Where EM starts, [K, K]; None: `anchor_transition`.
         iterations: Upper bound of the number of EM steps.
     """
-    q, share = probabilities.double().cpu(), _label_shares(excluded)
-    matrix = anchor_transition(probabilities, excluded) if start is None else start.double().cpu()
+    share, matrix = _label_shares(excluded), anchor_transition(probabilities, excluded)
+    q = _calibrate(probabilities.double().cpu(), share, matrix)
     matrix = 0.99 * matrix + 0.01 * share.mean(0)  # EM leaves an entry of 0 at 0
     for _ in range(iterations):
         ratio = share / (q @ matrix).clamp_min(1e-12)
@@ -321,6 +322,18 @@ def estimate_transition(
             break
     result = TransitionEstimate(matrix, matrix, _blocks(q, matrix), q.sum(0))
     return replace(result, matrix=_shrink(matrix, result.error**2, result.examples))
+
+
+def _calibrate(q: Tensor, share: Tensor, matrix: Tensor) -> Tensor:
+    """Apply the temperature, .1 to 4, at which the labels are most likely: [N, K], [N, K], [K, K] -> [N, K]."""
+    logits = q.clamp_min(1e-12).log()
+
+    def likelihood(exponent: float) -> float:
+        predicted = (logits * 2**-exponent).softmax(1) @ matrix
+        return float((share * (predicted + 1e-6).log()).sum())
+
+    best = max(torch.linspace(-3.25, 2, 22).tolist(), key=likelihood)
+    return (logits * 2**-best).softmax(1)
 
 
 def anchor_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.5) -> Tensor:
