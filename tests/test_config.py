@@ -1,5 +1,6 @@
 """Configurations with sections (Config) and without (PretrainConfig)."""
 
+import contextlib
 import dataclasses
 import math
 import subprocess
@@ -22,6 +23,7 @@ from complementary.config import (
     DatasetConfig,
     PretrainConfig,
     differences,
+    load_toml,
     options_of,
     read_toml,
     to_toml,
@@ -36,7 +38,7 @@ KINDS = [Config, PretrainConfig]
 SECTIONS = [f.name for f in dataclasses.fields(Config) if f.name != "seed"]
 
 PRETRAIN = {
-    "data": st.text(max_size=20),
+    "data": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
     "long_tail": st.floats(1, 1e12),
     "head": st.none() | st.integers(1, 10**9),
     "subset": st.sampled_from(["seed", "first"]),
@@ -57,7 +59,7 @@ PRETRAIN = {
     "seed": st.integers(-(2**62), 2**62),
 }
 RUN = {
-    "data": st.text(max_size=20),
+    "data": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
     "long_tail": st.floats(1, 1e12),
     "head": st.none() | st.integers(1, 10**9),
     "holdout": st.floats(0, 0.5),
@@ -340,3 +342,57 @@ def test_hash_is_the_same_for_an_integer_and_an_equal_float(tmp_path, kind):
     assert whole == decimal
     assert whole.hash() == decimal.hash()
     assert through_toml(whole, tmp_path).hash() == whole.hash()
+
+
+# --- hostile values -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 10**30},
+        {"epochs": 10**4000},
+        {"lr": 10**400},
+        {"lr": math.inf},
+        {"long_tail": math.nan},
+        {"alpha": 1e308},
+        {"seed": 10**30},
+        {"clusters": 10**12},
+        {"data": "a\0b"},
+        {"encoder": "x" * 5000},
+    ],
+)
+def test_value_out_of_any_range_is_refused(options):
+    (name,) = options
+    with pytest.raises(UserError) as caught:
+        Config.of(**options)
+    assert caught.value.option == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed = " + "9" * 5000,
+        "seed = 0x" + "f" * 5000,
+        "epochs = 1" + "0" * 30,
+        "[training]\nlr = 1" + "0" * 400,
+        "[training]\nlr = inf",
+        "seed = " + "[" * 5000 + "]" * 5000,
+        "a" + ".a" * 5000 + " = 1",
+        '[dataset]\ndata = "a\\u0000b"',
+        "seed = 1\0",
+        "\udcff",
+    ],
+)
+def test_toml_of_hostile_text_is_refused(tmp_path, text):
+    path = tmp_path / "x.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UserError):
+        read_toml(path, Config)
+    with contextlib.suppress(UserError):  # a grid may contain anything that is TOML
+        load_toml(path, "grid")
+
+
+def test_toml_of_a_path_with_a_nul_character_is_refused():
+    with pytest.raises(UserError):
+        read_toml("a\0b.toml", Config)

@@ -16,6 +16,7 @@ This module does not import torch, so that commands that only read configuration
 import dataclasses
 import hashlib
 import json
+import math
 import tomllib
 import types
 import typing
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from complementary.errors import UserError, load_plugin, one_of, plugin_names, require
+from complementary.errors import UserError, load_plugin, one_of, path_of, plugin_names, require
 
 # fmt: off
 LossName = Literal[
@@ -46,6 +47,8 @@ MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
     "extra-class": "truth",
 }
 """What each mixer needs to know about an example: nothing, its cluster, or (oracles) its true class."""
+
+LARGEST = 10**9  # of an option that is an integer
 
 ADVANCED = {"advanced": True}
 """Metadata of an option that the short help of a command leaves out."""
@@ -135,7 +138,11 @@ def _typed(where: str, value: object, wanted: Any, option: str | None = None) ->
         return one_of(where, str(value), typing.get_args(wanted), option)
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
+    if wanted is str and callable(value):  # a plug-in
+        return path_of(value)
     kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if isinstance(value, int) and abs(value) > 1e300:  # too large for a float, and maybe for a message
+        raise UserError(f"{where} is an integer of more than 300 digits, which is too large.", option)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) not in kinds:
@@ -145,10 +152,18 @@ def _typed(where: str, value: object, wanted: Any, option: str | None = None) ->
 
 
 def _check_choices(section: Any) -> None:
-    """Raise if an option with a fixed list of choices has another value."""
+    """Raise if an option is none of its choices, an infinite or huge number, or text that is no name or path."""
     for name, hint in hints_of(type(section)).items():
+        value = getattr(section, name)
         if typing.get_origin(hint) is Literal:
-            one_of(f"The option {name}", getattr(section, name), typing.get_args(hint), name)
+            one_of(f"The option {name}", value, typing.get_args(hint), name)
+        elif isinstance(value, float):
+            require(math.isfinite(value), name, value, "a finite number")
+        elif isinstance(value, str):
+            require("\0" not in value and len(value) <= 4096, name, repr(value[:40]), "a name or path")
+        elif isinstance(value, int):
+            limit = 2**63 if name in ("seed", "encoder_seed") else LARGEST
+            require(abs(value) <= limit, name, f"{value:.1e}" if abs(value) < 1e300 else "huge", f"at most {limit:.0e}")
 
 
 def _check_plugin(option: str, value: str, built_in: Any, kind: str) -> None:
@@ -239,7 +254,7 @@ class MixingConfig:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_plugin("mix", self.mix, MixerName, "mixers")
-        require(self.alpha > 0, "alpha", self.alpha, "above 0")
+        require(0 < self.alpha <= 1e9, "alpha", self.alpha, "above 0 and at most 1e9")
 
 
 @dataclass(frozen=True)
@@ -415,6 +430,9 @@ class Config(BaseConfig):
     seed: int = 0
     """Determines labels, subset, clusters, initial weights and every random draw of the training."""
 
+    def __post_init__(self) -> None:
+        _check_choices(self)
+
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
         """What the mixers need to know about each example: nothing, its cluster, or (oracles) its true class."""
@@ -569,7 +587,9 @@ def load_toml(path: str | Path, what: str) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"The {what} {path} cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"The {what} {path} is not valid: its values are nested too deeply.") from None
+    except ValueError as error:  # also for integers of thousands of digits, and paths with a NUL character
         raise UserError(f"The {what} {path} is not TOML: {error}.") from None
 
 
