@@ -219,7 +219,7 @@ def test_estimated_transition_is_the_same_in_all_processes(in_two):
 
     def work(processes):
         seen = []
-        transitions.estimate_transition = lambda p, e, start: seen.append((len(p), len(e))) or real(p, e, start)
+        transitions.estimate_transition = lambda p, e: seen.append((len(p), len(e))) or real(p, e)
         return build_trainer(config, "cpu", processes=processes).loss_transition, seen
 
     (first, seen), (second, _) = in_two(work)

@@ -33,6 +33,7 @@ from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
 
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
+ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
 """Recipes that have a training loop of their own."""
@@ -168,19 +169,17 @@ def _estimate_transition(
     """Estimate the transition matrix without true labels, and use it in place of the matrices of the task.
 
     Class probabilities are cross-fitted: two classifiers, each trained on one half of the examples, predict the other
-    half. The first pair is trained with s-nl and gives anchor points. Further pairs are trained with fwd and the
-    estimate so far, because s-nl takes the labels for uniform.
+    half. The first pair is trained with s-nl, further pairs with fwd and the estimate so far, because s-nl takes the
+    labels for uniform.
     """
     plain = _for_adam(config).with_(mix="none", transition="auto", epochs=config.training.estimate_epochs)
-    matrix: Tensor | None = None
+    if task.encoder is not None:
+        plain = plain.with_(weight_decay=max(ESTIMATE_WEIGHT_DECAY, config.training.weight_decay))
     for turn in range(1 + ESTIMATE_ROUNDS):
-        first = plain.with_(loss="s-nl" if matrix is None else "fwd")
         stage = f"for the matrix ({turn + 1} of {1 + ESTIMATE_ROUNDS}), "
+        first = plain.with_(loss="fwd" if turn else "s-nl")
         predicted = _cross_fit(first, task, engine, processes, stage, progress)
-        if matrix is None:
-            matrix = transitions.anchor_transition(predicted, task.excluded)
-        else:
-            matrix = transitions.estimate_transition(predicted, task.excluded, matrix).matrix
+        matrix = transitions.estimate_transition(predicted, task.excluded).matrix
         task = dataclasses.replace(task, transition=matrix, loss_transition=matrix)
     return task
 
@@ -230,11 +229,18 @@ def _write_weights(trainer: Trainer, folder: Path) -> None:
         "std": task.std.tolist(),
         "features": task.encoder is not None,
     }
-    files.write_checkpoint(folder / "last.safetensors", trainer.evaluated.state_dict(), record)
+    last = record | _decoder(trainer.criterion.decoder())
+    files.write_checkpoint(folder / "last.safetensors", trainer.evaluated.state_dict(), last)
     if trainer.selected:
-        files.write_checkpoint(folder / "selected.safetensors", trainer.selected, record)
+        selected = record | _decoder(trainer.selected_decoder)
+        files.write_checkpoint(folder / "selected.safetensors", trainer.selected, selected)
     if task.encoder is not None:
         task.encoder.write(folder / "encoder.safetensors")
+
+
+def _decoder(decoder: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+    """What a file of weights says about decoding; nothing if the largest output is the class."""
+    return {} if decoder is None else {"decoder": [part.tolist() for part in decoder]}
 
 
 # --- the result ---------------------------------------------------------------------------------------------------
