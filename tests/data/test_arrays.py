@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from complementary.data import arrays
-from complementary.data.arrays import as_integers, decode_npz, multi_hot, read_example_file, read_rows
+from complementary.data.arrays import as_integers, decode_npz, multi_hot, read_example_file
+from complementary.data.tables import stream_rows
 from complementary.errors import UserError
 
 VALUES = np.array([[1.5, 2], [3, 4]], np.float32)
@@ -100,13 +101,13 @@ def test_multi_hot_refuses_labels_out_of_range():
 
 def test_csv_rows_have_line_numbers(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfa,b\r\n\r\n"c\r\nd",e\r\nf,g')
-    assert read_rows(tmp_path / "a.csv") == [(1, ["a", "b"]), (3, ["c\r\nd", "e"]), (5, ["f", "g"])]
+    assert list(stream_rows(tmp_path / "a.csv")) == [(1, ["a", "b"]), (3, ["c\r\nd", "e"]), (5, ["f", "g"])]
 
 
 def test_csv_with_an_endless_cell_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text('a,"' + "x" * 200_000)
     with pytest.raises(UserError, match="line 1: invalid CSV"):
-        read_rows(tmp_path / "a.csv")
+        list(stream_rows(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -286,6 +288,36 @@ def test_import_of_vectors(tmp_path, root, vectors, kind):
     assert dataset.test.truth.tolist() == [0, 1, 2]
     assert np.allclose(dataset.mean, vectors.mean(0), atol=1e-5)
     assert np.allclose(dataset.std, vectors.std(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_import_of_a_parquet_file_with_vectors_and_answers(tmp_path, root, vectors, wide):
+    columns = {"id": list("abcdef"), "not": [["dog"], ["cat", "ship"], ["cat"], ["dog"], ["cat"], ["dog"]]}
+    columns |= {"annotator": ["ann", "bob"] * 3}
+    inputs = {f"x{i}": vectors[:, i] for i in range(4)} if wide else {"embedding": vectors.tolist()}
+    pq.write_table(pa.table(columns | inputs), tmp_path / "a.parquet")
+    dataset = import_dataset(tmp_path / "a.parquet", "mine")
+    assert np.allclose(dataset.train.inputs, vectors)
+    assert dataset.classes == CLASSES
+    assert dataset.train.excluded[:2].tolist() == [[0, 1, 0], [1, 0, 1]]
+    assert dataset.train.names.tolist() == list("abcdef")
+    assert dataset.answers.annotators == ("ann", "bob")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": ["a", "b"], "not": ["cat", "dog"]}, "columns id, not"),
+        ({"a": [[1.0], [2.0, 3.0]], "not": ["cat", "dog"]}, "differ in length"),
+        ({"a": [[1.0], None], "not": ["cat", "dog"]}, "differ in length"),
+        ({"a": [[1.0], [2.0]], "b": [[1.0], [2.0]], "not": ["cat", "dog"]}, r"several columns of vectors \(a, b\)"),
+        ({"a": [[1.0], [2.0]]}, "no field|columns"),
+    ],
+)
+def test_import_of_a_bad_parquet_file_is_refused(tmp_path, root, columns, message):
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=message):
+        import_dataset(tmp_path / "a.parquet", "mine")
 
 
 def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):

@@ -9,16 +9,14 @@ Arrays of an ``.npz``, for a whole dataset or only for labels. The first name th
 | complementary labels: 0/1 [N,K] | excluded, train_excluded |
 | complementary labels: class numbers [N] or [N,M], repeats allowed | complementary, train_complementary, not_y |
 | names of the examples: text [N] | names, train_names |
+| votes of rules: class numbers [N,M] or -1; which rules say "not": 0/1 [M]; their names | votes; negative; rules |
 | test inputs and their true classes | test_inputs, test_images, x_test; test_truth, test_labels, y_test |
 | class names: text [K] | classes |
 """
 
-import csv
 import io
 import itertools
-import unicodedata
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from complementary.data.dataset import as_inputs
-from complementary.errors import UserError
+from complementary.data.tables import is_vector, read_parquet, stream_rows
+from complementary.errors import UserError, import_optional
 from complementary.files import available_memory, reading
 from complementary.reports.terminal import format_size
 
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]
-SUFFIXES = (".npy", ".npz", ".csv")
+SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 MAPPED_BYTES = 2**26  # larger .npy files stay on disk: they are memory-mapped
 CELLS = 2**20  # numbers of a CSV that are converted at a time
 MAX_CLASSES = 10_000  # if only class numbers are given; 65,535 is more often a mistake for -1 than a class
@@ -44,55 +43,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     "train/excluded": ("excluded", "train_excluded"),
     "train/labels": ("complementary", "train_complementary", "not_y"),
     "train/names": ("names", "train_names"),
+    "train/votes": ("votes", "L_train", "L"),
+    "negative": ("negative",),
+    "rules": ("rules",),
     "test/inputs": ("test_inputs", "test_images", "x_test"),
     "test/truth": ("test_truth", "test_labels", "y_test"),
     "classes": ("classes",),
 }
-
-
-# --- bytes and text ------------------------------------------------------------------------------
-
-
-def read_bytes(path: Path) -> bytes:
-    """Read a file; raise a `UserError` if that fails."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
-
-
-def read_text(path: Path) -> str:
-    """Read UTF-8 text, with or without a byte order mark, in Unicode form NFC (macOS writes NFD)."""
-    try:
-        return unicodedata.normalize("NFC", read_bytes(path).decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from None
-
-
-def read_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Read a CSV with commas or tabs -> (line number, cells) per row; empty rows are skipped."""
-    return list(stream_rows(path))
-
-
-def stream_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """`read_rows`, one row at a time: the memory needed does not depend on the size of the file."""
-    line = 1
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # a quoted cell may contain line breaks
-            first = file.readline()
-            lines = (text if text.isascii() else unicodedata.normalize("NFC", text) for text in file)
-            delimiter = "\t" if "\t" in first and "," not in first else ","
-            reader = csv.reader(itertools.chain([unicodedata.normalize("NFC", first)], lines), delimiter=delimiter)
-            for cells in reader:
-                if any(cell.strip() for cell in cells):
-                    yield line, cells
-                line = reader.line_num + 1
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error}); save it as UTF-8.") from None
-    except csv.Error as error:
-        raise UserError(f"{path}, line {line}: invalid CSV ({error}).") from None
 
 
 # --- .npz ----------------------------------------------------------------------------------------
@@ -134,9 +91,9 @@ def _convert(part: str, array: Array, what: str) -> Array:
     kind = part.rpartition("/")[2]
     if kind == "inputs":
         return as_inputs(array, what).numpy()
-    if kind in ("truth", "labels"):
+    if kind in ("truth", "labels", "votes", "negative"):
         return as_integers(array, what)
-    if kind in ("names", "classes"):
+    if kind in ("names", "classes", "rules"):
         if array.ndim > 1:
             raise UserError(f"{what} has shape {list(array.shape)}; expected a list of text, [N].")
         return np.atleast_1d(array.astype("U"))
@@ -225,10 +182,10 @@ class ExampleFile:
 
 
 def read_example_file(path: Path) -> ExampleFile:
-    """Read a ``.csv``, ``.npy`` or ``.npz`` of vectors, or a ``.npy`` or ``.npz`` of images."""
+    """Read a ``.csv``, ``.parquet``, ``.npy`` or ``.npz`` of vectors, or a ``.npy`` or ``.npz`` of images."""
     suffix = path.suffix.lower()
-    if suffix == ".csv":
-        return _read_csv(path)
+    if suffix in (".csv", ".parquet"):
+        return _read_csv(path) if suffix == ".csv" else _read_parquet(path)
     arrays = decode_npz(path, path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
     if "train/inputs" not in arrays:
         raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/guide/data.md for the names).")
@@ -251,7 +208,7 @@ def _read_npy(path: Path) -> Array:
 
 def _read_csv(path: Path) -> ExampleFile:
     """One example per line; a first column called file, id, name ... names it; a header is optional."""
-    rows = stream_rows(path)
+    rows = stream_rows(path, KEY_COLUMNS)
     start, first = next(rows, (0, None))
     if first is None:
         raise UserError(f"{path} is empty; expected one example per line, numbers separated by commas.")
@@ -274,6 +231,30 @@ def _read_csv(path: Path) -> ExampleFile:
             values.clear()
     parts.append(_vectors(values, width, path))
     return ExampleFile(path, {"train/inputs": np.concatenate(parts) if len(parts) > 1 else parts[0]}, keys)
+
+
+def _read_parquet(path: Path) -> ExampleFile:
+    """One example per row: a column of lists of numbers, or all columns of fractions, and maybe one of names."""
+    table = read_parquet(path)
+    columns = {field.name.strip().lower(): field for field in table.schema}
+    lists = [field.name for field in table.schema if is_vector(field) and hasattr(field.type, "value_type")]
+    if len(lists) > 1:
+        raise UserError(f"{path} has several columns of vectors ({', '.join(lists)}); keep one of them.")
+    names = lists or [field.name for field in table.schema if is_vector(field)]
+    if not names:
+        found = ", ".join(table.column_names)
+        raise UserError(f"{path} has the columns {found}; expected a column of lists of numbers, such as embedding.")
+    if lists:
+        column = table.column(lists[0]).combine_chunks()
+        compute = import_optional("pyarrow.compute", "Reading parquet files")
+        if len(set(compute.list_value_length(column).to_pylist())) > 1 or column.null_count:
+            raise UserError(f"{path}: the lists in column {lists[0]} are missing or differ in length.")
+        values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    else:
+        values = np.stack([table.column(name).to_numpy() for name in names], 1)
+    key = next((columns[name].name for name in KEY_COLUMNS if name in columns), None)
+    keys = range(len(values)) if key is None else table.column(key).to_pylist()
+    return ExampleFile(path, {"train/inputs": as_inputs(values, str(path)).numpy()}, list(map(str, keys)))
 
 
 def _vectors(values: list[list[float]], width: int, path: Path) -> Array:

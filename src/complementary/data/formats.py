@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from complementary.data.arrays import Arrays, as_integers, decode_npz, open_npz, read_bytes
+from complementary.data.arrays import Arrays, as_integers, decode_npz, open_npz
 from complementary.data.dataset import as_inputs
+from complementary.data.tables import read_bytes
 from complementary.errors import UserError, import_optional
 from complementary.files import reading
 from complementary.reports.terminal import format_size

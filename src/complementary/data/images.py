@@ -51,13 +51,17 @@ def decode_image(path: Path, size: int, fit: str = "crop") -> tuple[NDArray[np.u
         raise OSError("no such file")
     with image.open(path) as opened:
         opened.draft("RGB", (2 * size, 2 * size))  # lets JPEG skip detail far below the target size
-        rgb = _to_rgb(ops.exif_transpose(opened))
-    if fit == "crop":
-        square = ops.fit(rgb, (size, size), image.Resampling.LANCZOS)
-    else:
-        square = rgb.resize((size, size), image.Resampling.LANCZOS)
-    pixels = np.asarray(square)
+        pixels = to_square(ops.exif_transpose(opened), size, fit)
     return pixels, bool(np.ptp(pixels, axis=2).max() <= GRAY_TOLERANCE)
+
+
+def to_square(picture: Any, size: int, fit: str = "crop") -> NDArray[np.uint8]:
+    """Convert an image of Pillow, of any mode and size, to uint8 [size, size, 3]; ``fit`` as in `decode_image`."""
+    image, ops = _pillow(), import_optional("PIL.ImageOps", "Decoding images")
+    rgb = _to_rgb(picture)
+    if fit == "crop":
+        return np.asarray(ops.fit(rgb, (size, size), image.Resampling.LANCZOS))
+    return np.asarray(rgb.resize((size, size), image.Resampling.LANCZOS))
 
 
 def _pillow() -> Any:

@@ -32,6 +32,7 @@ from complementary.data.loading import to_dataset, user_moments
 from complementary.data.matching import Matched, match
 from complementary.data.problems import Problems
 from complementary.data.registry import REGISTRY
+from complementary.data.rules import rule_labels
 from complementary.data.tables import read_text
 from complementary.errors import UserError, one_of, require
 from complementary.labels import describe_rare_labels
@@ -230,6 +231,9 @@ class _Importer:
             classes = self._class_names(table, source)
             matched = match(train.keys, table, classes, self.problems, "train examples")
             _log_counts(matched)
+        elif isinstance(train, ExampleFile) and "train/votes" in train.arrays:
+            classes, matched = self._match_votes(train)
+            _log_counts(matched)
         elif isinstance(train, ExampleFile) and train.has_labels:
             classes, excluded, truth = train.labels(read_classes(self.classes) if self.classes else None)
             matched = Matched(np.arange(len(train.keys)), excluded, truth)
@@ -246,6 +250,28 @@ class _Importer:
             test = ExampleFile(self.path, {"train/inputs": inputs}, [str(i) for i in range(len(truth))])
             parts.append(self._read("test", test, Matched(np.arange(len(truth)), None, truth)))
         return classes, parts
+
+    def _match_votes(self, train: ExampleFile) -> tuple[tuple[str, ...], Matched]:
+        """The labels that the rules in an ``.npz`` file give -> (class names, matched examples)."""
+        arrays = train.arrays
+        if "negative" not in arrays:
+            raise UserError(
+                f"{self.path} has votes, but no array negative that says which rules mean 'not' (1) or 'is'."
+            )
+        votes, truth = arrays["train/votes"], arrays.get("train/truth")
+        if len(votes) != len(train.keys):
+            raise UserError(f"{self.path}: {len(train.keys)} train inputs but {len(votes)} votes; they must match.")
+        names = arrays.get("classes", np.arange(int(votes.max(initial=0)) + 1))
+        classes = read_classes(self.classes) if self.classes else tuple(map(str, names.tolist()))
+        found = rule_labels(
+            votes, len(classes), arrays["negative"].astype(bool), arrays.get("rules", np.array(())).tolist()
+        )
+        index = found.index.numpy()
+        for i in np.setdiff1d(np.arange(len(votes)), index).tolist():
+            self.problems.add("train examples without a usable vote", train.keys[i], "note")
+        true = None if truth is None else truth[index].astype(np.int64)
+        counts = {"answers": len(found.answers)}
+        return classes, Matched(index, found.excluded.numpy(), true, found.answers, counts)
 
     def _class_names(self, table: AnswerTable, source: Path) -> tuple[str, ...]:
         """The given classes, or all names in the table but those that look misspelled."""

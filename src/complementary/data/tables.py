@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from complementary.errors import UserError, import_optional
 log = logging.getLogger(__name__)
 SEPARATORS = (",", "\t", ";", "|")  # where several fit, the first is used
 SNIFFED_LINES = 50
+SNIFFED_BYTES = 2**16
 MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -72,11 +73,14 @@ def _encoding(content: bytes) -> str:
 # --- CSV -----------------------------------------------------------------------------------------
 
 
+Row = tuple[int, list[str]]  # line number, cells
+
+
 @dataclass(frozen=True)
 class Lines:
-    """The rows of a CSV with their line numbers, and its separator. Empty rows are left out."""
+    """The rows of a CSV, and its separator. Empty rows are left out."""
 
-    rows: list[tuple[int, list[str]]]
+    rows: list[Row]
     separator: str
 
 
@@ -89,16 +93,37 @@ def read_lines(path: Path, known: Collection[str] = ()) -> Lines:
     """
     text = read_text(path)
     separator = _separator(text, known)
-    rows, line = [], 1
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)  # a quoted cell may contain line breaks
+    return Lines(list(_rows(io.StringIO(text, newline=""), separator, path)), separator)
+
+
+def stream_rows(path: Path, known: Collection[str] = ()) -> Iterator[Row]:
+    """The rows of a CSV, one at a time: the memory needed does not depend on the size of the file.
+
+    Encoding and separator are found from the beginning of the file, as in `read_lines`.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(SNIFFED_BYTES)
+        encoding = _encoding(head)
+        separator = _separator(head.decode(encoding, errors="ignore"), known)
+        with path.open(encoding="utf-8-sig" if encoding == "utf-8" else encoding, newline="") as file:
+            lines = (line if line.isascii() else unicodedata.normalize("NFC", line) for line in file)
+            yield from _rows(lines, separator, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from None
+    except UnicodeError as error:
+        raise UserError(f"{path} is not {encoding.upper()} text ({error}); save it as UTF-8.") from None
+
+
+def _rows(lines: Iterable[str], separator: str, path: Path) -> Iterator[Row]:
+    line, reader = 1, csv.reader(lines, delimiter=separator)  # a quoted cell may contain line breaks
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
-                rows.append((line, cells))
+                yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}, line {line}: invalid CSV ({error}).") from None
-    return Lines(rows, separator)
 
 
 def _separator(text: str, known: Collection[str]) -> str:
@@ -131,7 +156,7 @@ def read_records(path: Path) -> list[tuple[int, Record]]:
     """
     if path.suffix.lower() == ".parquet":
         table = read_parquet(path)
-        texts = [field.name for field in table.schema if not _is_vector(field)]
+        texts = [field.name for field in table.schema if not is_vector(field)]
         return list(enumerate(table.select(texts).to_pylist(), 1))
     text = read_text(path)
     stripped = text.lstrip()
@@ -148,7 +173,7 @@ def read_records(path: Path) -> list[tuple[int, Record]]:
     return records
 
 
-def _is_vector(column: Any) -> bool:
+def is_vector(column: Any) -> bool:
     """Whether a column of pyarrow contains (a part of) the vector of an example: fractions, or lists of them."""
     types = import_optional("pyarrow.types", "Reading parquet files")
     kind = getattr(column.type, "value_type", column.type)
