@@ -45,3 +45,8 @@ def scattered_clusters(count, classes, clusters, seed=0, shuffled=0.3):
     own = (truth + classes * torch.randint(max(1, clusters // classes), (count,), generator=source)) % clusters
     anywhere = torch.randint(clusters, (count,), generator=source)
     return truth, torch.where(torch.rand(count, generator=source) < shuffled, anywhere, own)
+
+
+def with_labels(dataset, excluded):
+    """The dataset with these complementary labels [N, K] of its training split."""
+    return dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, excluded=excluded))

@@ -1,3 +1,4 @@
+import csv
 import re
 import resource
 import subprocess
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from complementary.config import Config
+from complementary.training.run import run
 from tests.helpers import write_result
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +113,55 @@ def test_report_mentions_runs_without_the_metric(cll, tmp_path):
     status, _, error = cll("report", tmp_path / "results", "--rows", "loss")
     assert status == 0
     assert "1 run without accuracy_last" in error
+
+
+# --- the page of one run ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run(Config.of(data="digits", labels="noisy:0.03", per_example=2, mix="none", epochs=6, batch=128), folder)
+    return folder
+
+
+def test_report_of_a_run_is_a_page_and_a_csv(cll, finished):
+    status, out, _ = cll("report", finished, "--folds", 2, "--top", 5)
+    assert status == 0
+    assert "Estimated accuracy" in out
+    assert str(finished / "report.html") in out
+    page = (finished / "report.html").read_text()
+    assert page.count("data:image/png") == 10  # five answers, five uncertain examples
+    assert 'href="answers.csv"' in page
+    rows = list(csv.DictReader((finished / "answers.csv").read_text().splitlines()))
+    assert len(rows) >= 50
+    assert rows[0]["answer"].startswith("not ")
+
+
+def test_report_of_a_run_to_another_place(cll, finished, tmp_path):
+    out = tmp_path / "page.html"
+    assert cll("report", finished, "--folds", 0, "--no-baselines", "--out", out)[0] == 0
+    assert "<h1>" in out.read_text()
+    assert (tmp_path / "answers.csv").exists()
+
+
+def test_report_of_a_run_with_table_options_is_a_table(cll, finished):
+    status, out, _ = cll("report", finished, "--rows", "loss")
+    assert status == 0
+    assert "s-nl" in out
+    assert "Estimated" not in out
+
+
+def test_report_of_an_unfinished_run_is_one_line(cll, finished, tmp_path):
+    for name in ("config.toml", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+    status, _, error = cll("report", tmp_path)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "not finished" in error
+
+
+@pytest.mark.parametrize("options", [["--folds", "1"], ["--out", "/nowhere/x.html"], ["--weights", "best"]])
+def test_report_of_a_run_with_bad_options_is_an_error(cll, finished, options):
+    status, _, error = cll("report", finished, *options)
+    assert status == 2
+    assert options[1] in error

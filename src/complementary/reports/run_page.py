@@ -56,7 +56,7 @@ def page(report: RunReport, csv_name: str | None = None, top: int = 24) -> str:
     parts += _section("Calibration", [part for c in report.calibrations for part in _calibration(c)])
     parts += _section("Most uncertain examples", _uncertain(report))
     parts += _section("Annotators", _annotators(report))
-    parts += _section("What the model rests on", [_facts(report.basis)])
+    parts += _section("What the model rests on", [_facts(report.basis)] if report.basis else [])
     return figures.page(report.title, parts)
 
 
@@ -170,6 +170,8 @@ def _annotators(report: RunReport) -> list[str]:
 
 
 def _classes(rows: list[ClassRow]) -> list[str]:
+    if not rows:
+        return []
     oracle = any(row.oracle_accuracy is not None for row in rows)
     header = ["class", "predictions right", "predicted", "share of the class", "answers “not this”"]
     header += ["recognized in the test set (oracle)"] if oracle else []

@@ -1,0 +1,54 @@
+"""Cross-fitted predictions: nothing of an example's labels reaches its prediction."""
+
+import pytest
+import torch
+
+from complementary import data
+from complementary.config import Config
+from complementary.data.selection import select
+from complementary.errors import UserError
+from complementary.training.cross_fit import cross_fit
+from tests.helpers import with_labels
+
+QUICK = Config.of(data="digits", mix="none", epochs=3, batch=128)
+
+
+def test_cross_fit_predicts_every_example():
+    found = cross_fit(QUICK.with_(epochs=8), folds=2, device="cpu")
+    dataset = data.load("digits")
+    assert found.shape == (len(dataset.train), 10)
+    assert torch.allclose(found.sum(1), torch.ones(len(found)), atol=1e-5)
+    assert float((found.argmax(1) == dataset.train.truth).double().mean()) > 0.25
+
+
+def test_cross_fit_does_not_see_the_labels_of_the_part_it_predicts():
+    """Other labels for one example change the predictions of the other parts, but not its own."""
+    dataset = data.load("digits")
+    excluded = select(QUICK, dataset).excluded
+    changed = excluded.clone()
+    changed[7] = changed[7].roll(1)
+    first, second = (
+        cross_fit(QUICK.with_(labels="given"), with_labels(dataset, e), 4, "cpu") for e in (excluded, changed)
+    )
+    assert torch.equal(first[7], second[7])
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.slow
+def test_cross_fit_with_clusters_features_and_self_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    for options in (
+        {"mix": "icm", "clusters": 20},
+        {"inputs": "features", "encoder": "random"},
+        {"inputs": "features", "encoder": "random", "self_training": 2},
+    ):
+        found = cross_fit(QUICK.with_(**options), folds=2, device="cpu")
+        assert torch.isfinite(found).all()
+        assert found.std() > 0
+
+
+@pytest.mark.parametrize("folds", [0, 1, 10_000])
+def test_cross_fit_refuses_odd_numbers_of_parts(folds):
+    with pytest.raises(UserError) as caught:
+        cross_fit(QUICK, folds=folds, device="cpu")
+    assert caught.value.option == "folds"

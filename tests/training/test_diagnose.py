@@ -1,0 +1,163 @@
+"""The report of a run: planted errors are found, clean answers are not accused, estimates agree with the truth."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from complementary.config import Config
+from complementary.errors import UserError
+from complementary.training.diagnose import diagnose
+from complementary.training.finished import open_run
+from complementary.training.run import run
+
+K = 6
+
+
+def write_data(path, rate, count=1800, seed=0):
+    """Gaussian blobs with one answer each, of which a share ``rate`` excludes the true class -> (truth, not_y)."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, K, count + 600)
+    inputs = rng.normal(size=(count + 600, 8)) + 3.0 * np.eye(K, 8)[truth]
+    not_y = (truth[:count] + rng.integers(1, K, count)) % K
+    wrong = rng.random(count) < rate
+    not_y[wrong] = truth[:count][wrong]
+    np.savez(
+        path,
+        inputs=inputs[:count],
+        not_y=not_y,
+        x_test=inputs[count:],
+        y_test=truth[count:],
+        classes=np.array([f"class {k}" for k in range(K)]),
+    )
+    return truth[:count], not_y
+
+
+CONFIG = Config.of(mix="none", model="linear", epochs=25, batch=128, holdout=0.2, lr=0.01)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noisy")
+    truth, not_y = write_data(folder / "x.npz", 0.04)
+    run(CONFIG.with_(data=str(folder / "x.npz")), folder / "run", device="cpu")
+    return folder / "run", truth, not_y, diagnose(folder / "run", folds=4, device="cpu", top=12)
+
+
+def test_planted_wrong_answers_are_ranked_first(noisy):
+    """Oracle: the list has the precision that it expects, and few errors of the answers are missed."""
+    _, truth, not_y, report = noisy
+    answers = report.answers
+    wrong = not_y[answers.example] == truth[answers.example]
+    assert (answers.answer == not_y[answers.example]).all()
+    assert answers.noise.rate == pytest.approx((not_y == truth).mean(), abs=3 * answers.noise.error)
+    precision, recall = wrong[answers.is_issue].mean(), wrong[answers.is_issue].sum() / wrong.sum()
+    assert precision > 0.7
+    assert precision == pytest.approx(answers.expected_precision, abs=0.15)
+    assert recall > 0.6
+    assert all(report.out_of_sample)
+
+
+@pytest.mark.parametrize("folds", [0, 4], ids=["held-out", "cross-fit"])
+def test_clean_answers_are_not_accused(tmp_path, folds):
+    """Negative control."""
+    write_data(tmp_path / "x.npz", 0.0)
+    run(CONFIG.with_(data=str(tmp_path / "x.npz")), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=folds, device="cpu", baselines=False)
+    assert report.issues <= 2
+    assert report.answers.noise.rate < 0.012
+
+
+def test_estimates_agree_with_true_labels(noisy):
+    report = noisy[3]
+    estimated, oracle = report.accuracies[0], report.accuracies[-1]
+    assert (estimated.oracle, oracle.oracle) == (False, True)
+    low, high = estimated.interval()
+    assert low - 0.02 <= oracle.estimate.value <= high + 0.02
+    confidence = next(a for a in report.accuracies if "confidence" in a.name)
+    assert confidence.estimate.value == pytest.approx(oracle.estimate.value, abs=0.06)
+    assert confidence.estimate.error < estimated.estimate.error
+    for row in report.by_class:
+        assert row.precision.value == pytest.approx(row.oracle_accuracy, abs=4 * row.precision.error)
+        assert row.share.value == pytest.approx(1 / K, abs=4 * row.share.error)
+    assert [c.oracle for c in report.calibrations] == [False, True]
+    assert report.confusions[-1].source == "oracle"
+
+
+def test_errors_of_answers_are_part_of_the_estimate(noisy):
+    """Without them, 4 % wrong answers would cost (K - 1) x 4 = 20 points."""
+    report = noisy[3]
+    plain = next(a for a in report.accuracies if a.name == "The same if no answer is wrong")
+    assert plain.estimate.value < report.accuracies[-1].estimate.value - 0.1
+    assert report.accuracies[0].estimate.value > plain.estimate.value + 0.1
+
+
+def test_baselines_are_worse(noisy):
+    report = noisy[3]
+    always = [b for b in report.baselines if b.name.startswith("Always")]
+    linear = [b for b in report.baselines if b.name.startswith("Linear")]
+    assert [b.oracle for b in always] == [False, True]
+    assert always[1].estimate.value == pytest.approx(1 / K, abs=0.06)
+    assert always[1].estimate.value < linear[1].estimate.value <= report.accuracies[-1].estimate.value + 0.05
+
+
+def test_csv_lists_the_issues_for_the_annotators(noisy):
+    report = noisy[3]
+    rows = list(csv.DictReader(io.StringIO(report.answers_csv())))
+    assert len(rows) == max(50, report.issues)
+    assert sum(row["looks_wrong"] == "yes" for row in rows) == report.issues
+    first = rows[0]
+    assert first["answer"] == f"not class {report.answers.answer[0]}"
+    assert first["example"] == str(report.answers.example[0])
+    assert float(first["probability_wrong"]) >= float(rows[-1]["probability_wrong"])
+    assert len(report.answers_csv(limit=3).splitlines()) == 4
+
+
+def test_text_summary_names_the_main_figures(noisy):
+    text = noisy[3].text()
+    for part in ("Estimated accuracy", "95 % interval", "(oracle)", "Always class", "look wrong"):
+        assert part in text
+
+
+def test_uncertain_examples_are_those_with_the_smallest_margin(noisy):
+    report = noisy[3]
+    assert len(report.uncertain) == 12
+    best = [row.probabilities[0] for row in report.uncertain]
+    assert best == sorted(best)
+    assert best[0] < 0.6
+    assert all(row.classes[0] != row.classes[1] for row in report.uncertain)
+
+
+def test_open_run_knows_the_validation_split(noisy):
+    found = open_run(noisy[0], device="cpu")
+    assert int(found.held_out.sum()) == found.result["data"]["held_out"] == 360
+    assert torch.equal(found.excluded.argmax(1), torch.from_numpy(noisy[2]))
+    assert 0.2 < found.temperature() < 5
+
+
+def test_report_without_held_out_examples_and_truth(tmp_path):
+    write_data(tmp_path / "y.npz", 0.03, 400)
+    with np.load(tmp_path / "y.npz") as content:
+        np.savez(tmp_path / "x.npz", inputs=content["inputs"], not_y=content["not_y"])
+    run(CONFIG.with_(data=str(tmp_path / "x.npz"), holdout=0.0, epochs=5), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=0, device="cpu")
+    assert report.accuracies == []
+    assert report.baselines == []
+    assert len(report.answers.example) == 400
+    assert not any(report.out_of_sample)
+    assert len(report.notes) == 2
+    assert all(math.isnan(row.precision.value) for row in report.by_class)
+
+
+def test_data_that_changed_are_refused(tmp_path):
+    write_data(tmp_path / "x.npz", 0.03, 400)
+    run(CONFIG.with_(data=str(tmp_path / "x.npz"), epochs=2), tmp_path / "run", device="cpu")
+    write_data(tmp_path / "x.npz", 0.03, 300)
+    with pytest.raises(UserError, match="320"):
+        diagnose(tmp_path / "run")
+    (tmp_path / "x.npz").unlink()
+    with pytest.raises(UserError, match=r"x\.npz"):
+        diagnose(tmp_path / "run")
