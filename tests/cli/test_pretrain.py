@@ -58,6 +58,15 @@ def test_pretrain_writes_a_run_and_prints_the_result(cll, tmp_path, encoder):
     assert all((tmp_path / "x" / name).exists() for name in PRETRAIN_FILES)
 
 
+def test_pretrain_adapts_the_default_batch_to_few_images(cll, tmp_path, photos):
+    status, _, error = cll("pretrain", "--data", photos, "--epochs", 1, "--out", tmp_path / "x")
+    assert status == 0, error
+    assert read_toml(tmp_path / "x" / "config.toml", PretrainConfig).batch == 75
+    assert "75 instead of 512" in error
+    status, _, error = cll("pretrain", "--data", photos, "--batch", 512, "--out", tmp_path / "y")
+    assert (status, "(--batch)" in error) == (2, True)
+
+
 def test_pretrain_without_probe_has_no_oracle(cll, tmp_path):
     assert "oracle" not in cll("pretrain", *FAST, "--out", tmp_path / "x")[1]
 

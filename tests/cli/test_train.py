@@ -44,6 +44,34 @@ def test_train_config_repeats_a_run_and_options_override_it(cll, tmp_path):
     assert (c.seed, c.mixing.alpha, c.training.flip) == (9, 0.7, True)
 
 
+@pytest.fixture
+def small(tmp_path):
+    """A dataset of 60 vectors, of which 54 are trained on."""
+    source = np.random.default_rng(0)
+    np.savez(tmp_path / "small.npz", X=source.normal(size=(60, 4)), not_y=source.integers(0, 3, 60))
+    return tmp_path / "small.npz"
+
+
+def test_train_adapts_the_default_batch_to_small_data(cll, tmp_path, small):
+    options = ("--data", small, "--epochs", 2, "--mix", "none", "--out", tmp_path / "x")
+    status, _, error = cll("train", *options)
+    assert status == 0, error
+    assert "13 instead of 256" in error
+    assert read_toml(tmp_path / "x" / "config.toml", Config).training.batch == 13
+    assert cll("train", "--resume", "--out", tmp_path / "x")[0] == 0
+    assert cll("train", *options, "--resume")[0] == 0
+
+
+def test_train_refuses_a_batch_that_is_given_and_too_large(cll, tmp_path, small):
+    own = tmp_path / "own.toml"
+    own.write_text("[training]\nbatch = 64\n")
+    for given in (("--batch", 64), ("--batch=64",), ("--config", own)):
+        status, _, error = cll("train", "--data", small, "--mix", "none", *given, "--out", tmp_path / "x")
+        assert (status, "(--batch)" in error) == (2, True), error
+    own.write_text("[training]\nepochs = 1\n")
+    assert cll("train", "--data", small, "--mix", "none", "--config", own, "--out", tmp_path / "x")[0] == 0
+
+
 def test_train_as_coded_sets_the_variant_and_explicit_options_win(cll, tmp_path):
     options = ("--as-coded", "--mix", "mixup", "--epochs", 1, "--partner", "distinct")
     status, _, error = cll("train", *options, "--out", tmp_path / "x")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_ar
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from complementary.config import ADVANCED, AnyConfig, read_toml
+from complementary.config import ADVANCED, AnyConfig, load_toml, read_toml
 from complementary.errors import UserError
 
 if TYPE_CHECKING:  # these import torch, which takes seconds
@@ -135,6 +135,16 @@ def parse_run(
     default = kind(**{f.name: getattr(base, f.name) for f in fields(config_kind)})  # type: ignore[arg-type]
     options = _read(kind, arguments, prog, default).build()
     return options, config_kind(**{f.name: getattr(options, f.name) for f in fields(config_kind)})  # type: ignore[arg-type]
+
+
+def is_given(option: str, options: RunOptions, arguments: Sequence[str]) -> bool:
+    """Whether the user set an option of the configuration: on the command line, or in a file that it starts from."""
+    flag = f"--{option.replace('_', '-')}"
+    if any(argument.partition("=")[0].replace("_", "-") == flag for argument in arguments):
+        return True
+    path = _base_file(vars(options))
+    content = {} if path is None else load_toml(path, "configuration")
+    return option in content or any(option in part for part in content.values() if isinstance(part, dict))
 
 
 def _base_file(values: dict[str, Any]) -> Path | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from complementary.cli.options import RunOptions, parse_run
+from complementary.cli.options import RunOptions, is_given, parse_run
 from complementary.config import PretrainConfig
 from complementary.reports.terminal import training_progress
 
@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> None:
     """Run ``cll pretrain``."""
     options, config = parse_run(Pretrain, PretrainConfig, arguments, "cll pretrain")
     from complementary import data, files
+    from complementary.data.selection import fit_batch
     from complementary.encoders.pretrain import pretrain
     from complementary.engine.distributed import join_processes
 
@@ -36,10 +37,14 @@ def main(arguments: list[str]) -> None:
         print(f"Eight images and two views of each: {options.show_views}")
         return
     with join_processes(options.device) as processes:
+        dataset = None
+        if not is_given("batch", options, arguments):
+            dataset = data.load(config.data)
+            config = fit_batch(config, dataset, processes.world_size)
         out = options.folder(config.data, config.encoder, config.seed)
         shown = {"loss": "loss", "gauge": "gauge", "oracle_knn": "kNN (oracle)"}
         with training_progress(shown) if processes.is_main else nullcontext() as progress:
-            result = pretrain(config, out, progress=progress, **options.run_arguments(processes))
+            result = pretrain(config, out, progress=progress, dataset=dataset, **options.run_arguments(processes))
     if processes.is_main:
         knn = "" if result["oracle_knn"] is None else f", kNN {100 * result['oracle_knn']:.2f} % (oracle)"
         print(f"loss {result['loss_last']:.4f}, collapse gauge {result['gauge_last']:.2f} (healthy: near 1){knn}")

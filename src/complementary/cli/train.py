@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from complementary.cli.options import RunOptions, parse_run
+from complementary.cli.options import RunOptions, is_given, parse_run
 from complementary.config import RECIPES, Config
 from complementary.reports.terminal import print_table, training_progress
 
@@ -34,14 +34,20 @@ def main(arguments: list[str]) -> None:
         preset |= dict(config.as_coded().flat().items() - config.flat().items())
     if preset:
         options, config = parse_run(Train, Config, arguments, "cll train", **preset)
+    from complementary import data
+    from complementary.data.selection import fit_batch
     from complementary.engine.distributed import join_processes
     from complementary.training.run import run
 
     with join_processes(options.device) as processes:
+        dataset = None
+        if not is_given("batch", options, arguments):
+            dataset = data.load(config.dataset.data)
+            config = fit_batch(config, dataset, processes.world_size)
         out = options.folder(config.dataset.data, config.training.loss, config.mixing.mix, config.seed)
         shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test accuracy"}
         with training_progress(shown) if processes.is_main else nullcontext() as progress:
-            result = run(config, out, progress=progress, **options.run_arguments(processes))
+            result = run(config, out, progress=progress, dataset=dataset, **options.run_arguments(processes))
     if processes.is_main:
         print_result(result, out)
 

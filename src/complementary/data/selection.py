@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from complementary.data.registry import REGISTRY
 from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
+AnyRun = TypeVar("AnyRun", Config, PretrainConfig)
 
 # --- examples -----------------------------------------------------------------------------------------------------
 
@@ -67,6 +68,29 @@ def count_examples(config: Config) -> int:
         return named.train
     head = subset.head or named.head or named.train // len(named.classes)
     return sum(long_tail.class_sizes(head, subset.long_tail, len(named.classes)))
+
+
+def fit_batch(config: AnyRun, dataset: Dataset, processes: int = 1) -> AnyRun:
+    """Lower the batch of a configuration if the dataset has fewer training examples than one batch.
+
+    Args:
+        config: The configuration of a run or of a pretraining.
+        dataset: Its dataset.
+        processes: Number of processes that share a batch.
+
+    Returns:
+        The configuration itself, or one with a quarter of the examples as batch (2 at least).
+    """
+    examples = len(Subset.of(config).index(dataset))
+    if isinstance(config, Config):
+        examples -= round(config.dataset.holdout * examples)
+    batch: int = config.flat()["batch"]
+    if examples >= batch:
+        return config
+    smaller = max(2, examples // 4)
+    smaller = max(processes * (smaller // processes), processes)
+    log.info("the batch is %d instead of %d, because there are only %d training examples", smaller, batch, examples)
+    return config.with_(batch=smaller)
 
 
 def same_for_all_seeds(config: Config) -> bool:
