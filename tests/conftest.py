@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share
 
 
 torch.set_num_threads(1)
+# a shell starts a background job with SIGINT ignored, and its processes inherit that: tests of Ctrl-C would wait forever
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
