@@ -1,5 +1,6 @@
 """The exception for bad input, the checks that raise it, and imports that may fail."""
 
+import sys
 from collections.abc import Iterable
 from importlib import import_module, metadata
 from typing import Any
@@ -62,6 +63,17 @@ def is_path(name: str) -> bool:
     """Whether a name has the form ``module:attribute``."""
     module, colon, attribute = name.partition(":")
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def path_of(plugin: Any) -> str:
+    """The name ``module:attribute`` of a function or class; raises if it cannot be imported by that name."""
+    module, attribute = getattr(plugin, "__module__", ""), getattr(plugin, "__qualname__", type(plugin).__name__)
+    if getattr(sys.modules.get(module), attribute, None) is not plugin:
+        raise UserError(
+            f"{attribute} cannot be stored in a configuration, because it is not defined at the top level of a module; "
+            "define it there, with def or class."
+        )
+    return f"{module}:{attribute}"
 
 
 def load_plugin(kind: str, name: str) -> Any:

@@ -27,8 +27,9 @@ from complementary.encoders.backbone import (
     load_backbone,
     load_encoder,
 )
+from complementary.encoders.external import load_external
 from complementary.encoders.pretrain import pretrain
-from complementary.encoders.spec import WEIGHTS, EncoderSpec
+from complementary.encoders.spec import EXTERNAL, WEIGHTS, EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError, load_plugin
 from complementary.networks import Network
@@ -102,6 +103,8 @@ class FeatureExtractor:
         shape = tuple(inputs.shape[1:])
         if spec.kind == "random":
             return build_backbone(default_backbone(shape), shape, self.pretraining.seed, True)[0]
+        if spec.kind in EXTERNAL:
+            return load_external(spec.kind, spec.name, torch.tensor(self.dataset.mean), torch.tensor(self.dataset.std))
         if spec.weights is not None:
             return load_backbone(spec, shape)
         folder = cached_encoder(self.pretraining, self.dataset, self.device, self._progress)
@@ -144,6 +147,8 @@ class FeatureExtractor:
             return f"{spec.kind} {files.fingerprint_rows(vectors)}"
         if spec.kind == "plugin":
             return f"{spec.kind} {files.fingerprint_rows(self.train)}"
+        if spec.kind in EXTERNAL:
+            return f"{spec} {files.fingerprint(self.backbone().state_dict())}"
         if spec.weights is not None:
             return f"{spec.kind} {files.fingerprint_file(spec.weights)}"
         return encoder_folder(self.pretraining, self.dataset).name

@@ -13,6 +13,7 @@ from torch import Tensor
 from complementary import files, networks
 from complementary.augment.crop import normalize
 from complementary.data.rows import Rows
+from complementary.encoders.external import ExternalBackbone, rebuild
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.batches import chunks
 from complementary.errors import UserError
@@ -45,8 +46,9 @@ def build_backbone(name: str, shape: tuple[int, ...], seed: int, max_pool: bool)
 
 
 def describe(backbone: Network) -> dict[str, Any]:
-    """What `build_backbone` needs to build the same network, besides the shape: the record of an encoder file."""
-    return {"body": backbone.kind, "max_pool": backbone.max_pool}  # "body": the backbone, as in stored files
+    """What it takes to build the same network again, besides the shape: the record of an encoder file."""
+    record = {"body": backbone.kind, "max_pool": backbone.max_pool}  # "body": the backbone, as in stored files
+    return record | ({"external": backbone.settings} if isinstance(backbone, ExternalBackbone) else {})
 
 
 @torch.no_grad()
@@ -106,6 +108,8 @@ def load_encoder(path: Path, shape: tuple[int, ...]) -> Network:
         raise UserError(f"{path} is not an encoder; give the folder of a finished cll pretrain.", "encoder")
     if tuple(record["shape"]) != shape:
         raise UserError(f"{path} is for images of shape {record['shape']}, but these are {list(shape)}.", "encoder")
+    if "external" in record:
+        return _load_strictly(rebuild(record), tensors, path)
     backbone, _ = build_backbone(record["body"], shape, 0, record["max_pool"])
     return _load_strictly(backbone, tensors, path)
 

@@ -8,6 +8,7 @@
 | ``simsiam``, ``byol``, ``mocov3`` | those of this encoder, which is pretrained first if it is not in the cache |
 | ``run:FOLDER`` | those of the encoder that ``cll pretrain`` wrote to this folder |
 | ``file:WEIGHTS`` | those of an encoder of this package, or of a ResNet-18 state dict (.safetensors, .pt) |
+| ``timm:NAME``, ``hf:NAME`` | those of a model of timm or transformers, with the user's package and weights |
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
 | ``module:function`` | those of a function of yours (or an entry point): images [N, C, H, W] -> vectors [N, D] |
 
@@ -24,6 +25,7 @@ from complementary.errors import UserError, plugin_names
 OBJECTIVE_NAMES: tuple[str, ...] = typing.get_args(ObjectiveName)
 PLAIN = ("auto", "pixels", "random", *OBJECTIVE_NAMES)
 WITH_PATH = {"run": "run:FOLDER", "file": "file:WEIGHTS", "embeddings": "embeddings:Z.npy"}
+EXTERNAL = {"timm": "timm:NAME", "hf": "hf:NAME"}
 WEIGHTS = "encoder.safetensors"  # the file of an encoder in the folder of its pretraining run
 
 
@@ -32,10 +34,10 @@ class EncoderSpec:
     """A parsed ``encoder`` option.
 
     Attributes:
-        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file``, ``embeddings`` or
-            ``plugin``.
+        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file``, ``embeddings``,
+            ``timm``, ``hf`` or ``plugin``.
         path: the folder or file of ``run``, ``file`` and ``embeddings``; None for the others.
-        name: the name of a plug-in.
+        name: the name of a model of timm or transformers, or of a plug-in.
     """
 
     kind: str
@@ -56,16 +58,18 @@ class EncoderSpec:
         kind, colon, path = text.partition(":")
         if kind in WITH_PATH and path:
             return cls(kind, Path(path))
+        if kind in EXTERNAL and path:
+            return cls(kind, name=path)
         if kind in PLAIN and not colon:
             return cls(kind)
-        if text in plugin_names("encoders", text):
+        if kind not in (*PLAIN, *WITH_PATH, *EXTERNAL) and text in plugin_names("encoders", text):
             return cls("plugin", name=text)
-        known = ", ".join([*PLAIN, *WITH_PATH.values()])
+        known = ", ".join([*PLAIN, *WITH_PATH.values(), *EXTERNAL.values()])
         raise UserError(f"The encoder {text!r} is not known; use one of: {known}.", option)
 
     def __str__(self) -> str:
-        if self.kind == "plugin":
-            return self.name
+        if self.name:
+            return self.name if self.kind == "plugin" else f"{self.kind}:{self.name}"
         return self.kind if self.path is None else f"{self.kind}:{self.path}"
 
     @property

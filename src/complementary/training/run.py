@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from complementary import data, files, priors, scores, transitions
+from complementary import data, files, networks, priors, scores, transitions
 from complementary.config import Config, TrainingConfig
 from complementary.data import Dataset
 from complementary.engine.backend import Engine, device_name, versions
@@ -121,7 +121,7 @@ def _start_self_training(
         first.model.load_state_dict(first.selected)
     before = accuracies(first.history)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model.cpu(), task.encoder
-    if encoder is not None:
+    if encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         network = fine_tuned_network(encoder, network, task.mean, task.std, config.seed)
         task = task.with_images(dataset)
     prior = _prior(config, probabilities, task)
