@@ -53,7 +53,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     The parameters are options of `complementary.Config` and have the same names there. They are checked by `fit`.
 
     Args:
-        loss: "s-nl", "s-exp", "fwd" or "dm".
+        loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or a function of yours with the signature
+            of `losses.Loss`, defined in a module.
         mix: How examples are mixed: "none", "mixup", "icm" or "micm".
         clusters: Number of clusters that "icm" and "micm" mix within. "auto": 50, fewer for less than 500 examples.
         encoder: What is clustered: "pixels" (the inputs), features of an encoder such as "simsiam", "run:FOLDER" or
@@ -241,12 +242,13 @@ def _sized(config: Config, model: ComplementaryClassifier, count: int) -> Config
 
 def _predictor(trainer: Trainer) -> Predictor:
     """The network with the weights of the selected epoch, without anything that was only needed for training."""
+    decoder = trainer.selected_decoder if trainer.selected else trainer.criterion.decoder()
     if trainer.selected:
         trainer.model.load_state_dict(trainer.selected)
     network, task = trainer.model.eval(), trainer.task
     network.zero_grad(set_to_none=True)
     shape = task.shape if task.encoder is None else task.encoder.shape
-    return Predictor(network, task.classes, shape, task.mean, task.std, task.encoder)
+    return Predictor(network, task.classes, shape, task.mean, task.std, task.encoder, decoder=decoder)
 
 
 class _EpochLog:

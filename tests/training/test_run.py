@@ -219,7 +219,7 @@ def test_run_folder_that_cannot_be_created_is_named(tmp_path, quick):
 
 def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, quick, monkeypatch):
     from complementary import losses
-    from complementary.training.trainer import LOSSES
+    from complementary.losses import LOSSES
 
     steps = 0
 

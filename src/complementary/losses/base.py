@@ -11,22 +11,24 @@ SMALLEST = 1e-30  # of a probability: its logarithm and the gradient stay finite
 
 
 class Loss(Protocol):
-    """The signature of a loss.
-
-    Args:
-        logits: [B, K].
-        excluded: Complementary labels, [B, K]: one-hot, multi-hot, soft (after mixing) or zero.
-        transition: Transition matrix of the labels, [K, K].
-        prior: Share of each class, [K].
-
-    Returns:
-        The loss of each example, float32 [B]; 0 for an example without a label. Its sum, divided by the number of
-        examples with a label, is what training minimizes.
-    """
+    """The signature of a loss."""
 
     def __call__(
         self, logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """The loss of each example.
+
+        Args:
+            logits: [B, K].
+            excluded: Complementary labels, [B, K]: one-hot, multi-hot, soft (after mixing) or zero.
+            transition: Transition matrix of the labels, [K, K].
+            prior: Share of each class, [K].
+
+        Returns:
+            float32 [B]; 0 for an example without a label. The sum, divided by the number of examples with a label, is
+            what training minimizes.
+        """
+        ...
 
 
 def as_float(logits: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:

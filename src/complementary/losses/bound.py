@@ -136,7 +136,7 @@ def _adapted(function: Loss, method: Method) -> Loss:
     def with_fewer(
         logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None
     ) -> Tensor:
-        return function(*(logits, excluded, transition, prior)[:taken])
+        return function(logits, excluded) if taken == 2 else function(logits, excluded, transition)
 
     return with_fewer
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from complementary.config import Config
 from complementary.errors import UserError, load_plugin, one_of, plugin_names
 
+NOT_UNIFORM = ("biased", "matrix")  # kinds of labels
 Matrix = Literal["not used", "required", "inverted", "for decoding", "learned"]
 
 
@@ -167,13 +168,7 @@ def check(config: Config, labels: str = "") -> str | None:
     Raises:
         UserError: The combination makes no sense.
     """
-    method, training = method_of(config.training.loss), config.training
-    if training.transition == "oracle" and method.matrix == "not used":
-        raise UserError(
-            f"transition = oracle is for losses with a transition matrix, but {method.name} uses none; leave it out, "
-            f"or use {_alternatives('required')}.",
-            "transition",
-        )
+    method = method_of(config.training.loss)
     if method.mixers and config.mixing.mix not in method.mixers:
         raise UserError(
             f"{method.name} does not work with mix = {config.mixing.mix}; use {' or '.join(method.mixers)}.", "mix"
@@ -184,9 +179,9 @@ def check(config: Config, labels: str = "") -> str | None:
             f"{_alternatives('required', 'largest logit')} or s-exp.",
             "loss",
         )
-    if method.labels == "uniform" and labels.partition(":")[0] in ("biased", "matrix"):
+    if method.labels == "uniform" and (method.unbiased or method.batch) and labels.partition(":")[0] in NOT_UNIFORM:
         return (
-            f"{method.name} assumes uniform labels, but labels = {labels}; losses that use the matrix: "
+            f"{method.name} is unbiased for uniform labels only, but labels = {labels}; losses that use the matrix: "
             f"{_alternatives('required')}, {_alternatives('inverted')}."
         )
     return None

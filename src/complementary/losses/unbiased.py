@@ -49,7 +49,8 @@ def invert(transition: Tensor, name: str = "ure-t") -> Tensor:
             "another matrix.",
             "transition",
         )
-    return torch.linalg.inv(matrix).to(transition.device, torch.float32)
+    inverse: Tensor = torch.linalg.inv(matrix).to(transition.device, torch.float32)
+    return inverse
 
 
 def ure(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:

@@ -35,7 +35,7 @@ with batch norm, which have no gradient per example in training mode.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -237,7 +237,9 @@ def exact(
     return Moments(mse, (mean - towards).square().sum(), squares - spread, wanted)
 
 
-def per_example(model: nn.Module, loss: Loss, x: Tensor, target: Tensor, transition: Tensor | None = None) -> Tensor:
+def per_example(
+    model: nn.Module, loss: Callable[..., Tensor], x: Tensor, target: Tensor, transition: Tensor | None = None
+) -> Tensor:
     """The gradient of the loss of each example: x [B, ...], target [B, K] -> [B, D] with D weights."""
     weights = {name: value.detach() for name, value in model.named_parameters()}
     buffers = dict(model.named_buffers())

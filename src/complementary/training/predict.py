@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from complementary import files, networks
+from complementary import files, losses, networks
 from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
 from complementary.data.arrays import ExampleFile, open_npz, read_example_file
@@ -31,6 +31,8 @@ class Predictor:
         std: Standard deviation, as ``mean``.
         encoder: Computes the features that are the inputs of the network; None: its inputs are the examples.
         temperature: The logits are divided by it; 1: the probabilities are those of the network.
+        decoder: How outputs become classes, if the network predicts labels (see `losses.BoundLoss.decoder`). The
+            probabilities then only rank the classes.
     """
 
     network: networks.Network
@@ -40,6 +42,7 @@ class Predictor:
     std: Tensor
     encoder: FrozenEncoder | None = None
     temperature: float = 1.0
+    decoder: tuple[Tensor, Tensor] | None = None
 
     def to(self, device: torch.device | str) -> "Predictor":
         """Return the predictor on ``device``; its networks are moved in place."""
@@ -67,7 +70,7 @@ class Predictor:
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
         parts = [self.network(normalize(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
-        return (torch.cat(parts).float() / self.temperature).softmax(1)
+        return (losses.decode(torch.cat(parts).float(), self.decoder) / self.temperature).softmax(1)
 
 
 def load(folder: str | Path, weights: str = "auto") -> Predictor:
@@ -93,7 +96,9 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     network.eval()
     encoder = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
     mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-    return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder)
+    parts = record.get("decoder")
+    decoder = None if parts is None else (torch.tensor(parts[0]), torch.tensor(parts[1]))
+    return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder, decoder=decoder)
 
 
 def is_image_path(path: Path) -> bool:

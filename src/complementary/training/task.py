@@ -6,6 +6,7 @@ are in the ``data_summary`` of a task, under names that begin with ``oracle``.
 
 import dataclasses
 import functools
+import logging
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,13 +19,16 @@ from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import require_truth, select, transition_matrices
+from complementary.data.selection import label_source, require_truth, select, transition_matrices
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.files import fingerprint
+from complementary.losses.registry import check, method_of
 from complementary.mixing import GroupMixup, Pool
 from complementary.rng import address, generator
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Task:
         std: Standard deviation of the inputs, as ``mean``.
         flip: Whether horizontal flips keep the class.
         transition: How labels arise, as far as is known without true labels, [K, K].
-        loss_transition: The matrix that the loss fwd is given, [K, K]; it may be an oracle.
+        loss_transition: The matrix that the loss is given, [K, K]; it may be an oracle.
         encoder: The encoder that computed the inputs, if they are features.
         data_summary: What the result reports about the data.
     """
@@ -126,6 +130,8 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
         device: Where an encoder computes.
     """
     dataset = dataset or data.load(config.dataset.data)
+    if (warning := check(config, label_source(config, dataset))) is not None:
+        log.warning(warning)
     index, generating, excluded = select(config, dataset)
     train, validation = validation_split(len(index), config.dataset.holdout, config.seed)
     _check_batch(config, len(train), len(validation))
@@ -252,7 +258,7 @@ def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | No
 
 def _summarize(config: Config, task: Task, truth: Tensor | None) -> dict[str, Any]:
     """What the result reports about the data; ``truth`` int [N] adds oracle metrics."""
-    oracle_loss = config.training.transition == "oracle" and config.training.loss == "fwd"
+    oracle_loss = config.training.transition == "oracle" and method_of(config.training.loss).matrix != "not used"
     summary: dict[str, Any] = {
         "examples": len(task.train),
         "held_out": len(task.validation),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary import networks, scores
+from complementary import losses, networks, priors, scores
 from complementary.augment import auto
 from complementary.augment.crop import CropAndFlip, CropDraw, default_padding, normalize
 from complementary.config import Config
@@ -21,7 +21,7 @@ from complementary.engine.batches import chunks, should_stream
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import TrainingLoop, add_prefix, load_optimizer, optimizer_tensors, strip_prefix
 from complementary.errors import UserError
-from complementary.losses import LOSSES
+from complementary.losses.registry import method_of
 from complementary.mixing import Draw, GroupMixup
 from complementary.training.task import Task, build_mixer
 
@@ -40,7 +40,9 @@ class Trainer(TrainingLoop):
     Attributes:
         model: The network that is trained.
         evaluated: The network that is evaluated, and whose weights are the result: the same one, or an average of it.
+        criterion: The loss with the matrix and the prior that it needs.
         selected: Weights of the epoch with the lowest SCEL on the validation split; empty without one.
+        selected_decoder: How outputs became classes in that epoch (see `BoundLoss.decoder`).
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
     """
 
@@ -52,6 +54,7 @@ class Trainer(TrainingLoop):
         t, engine = config.training, Engine.of(device)
         super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(task.train), engine, processes)
         self.config, self.encoder = config, self.encoder or task.encoder
+        self.criterion = self.build_loss(task)
         task = task.shard(processes)
         self.streamed = should_stream((task.train, task.validation, task.test_inputs), engine)
         self.task = task = task.to(self.device, inputs=not self.streamed)
@@ -65,14 +68,15 @@ class Trainer(TrainingLoop):
         self.mixer = self.build_mixer()
         self.loss_transition = task.loss_transition.to(self.device, torch.float32)
         self.selected: dict[str, Tensor] = {}
+        self.selected_decoder: tuple[Tensor, Tensor] | None = None
         self.take, self.forward = engine.compiled(take), engine.compiled(forward)
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads examples: not pure
         self.mix = mix if pooled else engine.compiled(mix)
-        self.loss = engine.compiled(LOSSES[t.loss])
+        self.loss = functools.partial(engine.compiled(losses.apply), self.criterion)
         captured = self.capture if not self.streamed else lambda function: function
-        self.validation_logits = captured(functools.partial(self.logits, task.validation))
+        self.validation_logits = captured(functools.partial(self.outputs, task.validation))
         test = task.test_inputs
-        self.test_logits = None if test is None else captured(functools.partial(self.logits, test))
+        self.test_logits = None if test is None else captured(functools.partial(self.outputs, test))
 
     # --- the step ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +109,7 @@ class Trainer(TrainingLoop):
             x, excluded = self.mix(self.mixer, x, excluded, self.task.cluster, index, draw, random)
         with self.engine.autocast():
             logits = self.forward(self.model, x)
-        loss, labeled = self._mean(self.loss(logits, excluded, self.loss_transition), excluded)
+        loss, labeled = self._mean(self.loss(logits, excluded), excluded)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         loss = self.processes.average_gradients(self.model, loss.detach(), labeled)
@@ -133,16 +137,19 @@ class Trainer(TrainingLoop):
         found = self.evaluate()
         if "scel" in found and found["scel"] < min((row["scel"] for row in self.history), default=math.inf):
             self.selected = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
+            self.selected_decoder = self.criterion.decoder()
         return found
 
     def evaluate(self) -> dict[str, Any]:
         """Metrics without true labels on the validation split, and accuracy on the test set."""
         task, found = self.task, dict[str, Any]()
-        logits = self.validation_logits() if len(task.validation) else None
-        predicted = None if self.test_logits is None else self.test_logits().argmax(1)
-        if logits is not None:
+        outputs = self.validation_logits() if len(task.validation) else None
+        predicted = None if self.test_logits is None else self.criterion.decode(self.test_logits()).argmax(1)
+        if outputs is not None:
+            to_labels, logits = self.criterion.label_matrix(task.transition), self.criterion.decode(outputs)
             for score in SCORES:
-                value = float(score(logits, task.validation_excluded, task.transition))
+                arguments = (outputs, to_labels) if score is scores.scel else (logits, task.transition)
+                value = float(score(arguments[0], task.validation_excluded, arguments[1]))
                 found[score.__name__] = None if math.isnan(value) else value  # NaN: the transition is singular
         if predicted is not None and task.test_truth is not None:
             per_class = scores.class_accuracy(predicted, task.test_truth, len(task.classes))
@@ -150,9 +157,16 @@ class Trainer(TrainingLoop):
             found["per_class"] = [None if math.isnan(a) else a for a in per_class.tolist()]
         return found
 
-    @torch.no_grad()
     def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
-        """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K]."""
+        """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K].
+
+        They are those of classes, also if the loss makes the network predict labels.
+        """
+        return self.criterion.decode(self.outputs(inputs, batch))
+
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
+        """What the network predicts in evaluation mode, not decoded: inputs [N, ...] -> [N, K]."""
         network = self.evaluated.eval()
         task, prefetch = self.task, True if self.streamed else None
         with self.engine.autocast():
@@ -167,11 +181,25 @@ class Trainer(TrainingLoop):
         name = kind.model if kind.model != "auto" else _default_model(task)
         return networks.build(name, task.shape, len(task.classes), self.config.seed, kind.max_pool)
 
+    def build_loss(self, task: Task) -> losses.BoundLoss:
+        """The loss with what it needs; ``task`` is that of all processes. The class prior is estimated from labels."""
+        name, shares, prior = self.config.training.loss, self.config.pseudo_labels.shares(), None
+        if method_of(name).prior:
+            estimated = priors.from_labels(task.excluded, task.transition)
+            equal = priors.uniform(len(task.classes)) if self.config.pseudo_labels.prior == "uniform" else None
+            prior = (equal or estimated if shares is None else priors.given(shares, len(task.classes))).share
+        bound = losses.build(name, task.loss_transition, prior).to(self.device)
+        if bound.learned is not None and self.processes.world_size > 1:
+            raise UserError(f"The loss {name} learns its matrix, which works in one process only.", "loss")
+        return bound
+
     def build_optimizer(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Adam; without weight decay for what the loss learns."""
         t, capturable = self.config.training, self.device.type == "cuda"
-        weights = self.model.parameters()
-        return torch.optim.Adam(weights, t.lr, weight_decay=t.weight_decay, fused=True, capturable=capturable)
+        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
+        if self.criterion.learned is not None:
+            groups.append({"params": [self.criterion.learned], "weight_decay": 0.0})
+        return torch.optim.Adam(groups, t.lr, weight_decay=t.weight_decay, fused=True, capturable=capturable)
 
     def build_augmentation(self) -> tuple[CropAndFlip | None, auto.Policy | None]:
         """Crop and flip, and the policy for stronger augmentation; None for vectors."""
@@ -215,6 +243,9 @@ class Trainer(TrainingLoop):
     def tensors(self) -> dict[str, Tensor]:
         """Current weights, weights of the selected epoch, state of the optimizer, and fingerprints of the encoder."""
         found = self._fingerprints() | optimizer_tensors(self.optimizer)
+        if self.criterion.learned is not None:
+            found |= {"loss/learned": self.criterion.learned.detach()}
+            found |= {} if self.selected_decoder is None else {"loss/selected": self.selected_decoder[0]}
         return found | add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
 
     def _fingerprints(self) -> dict[str, Tensor]:
@@ -235,6 +266,11 @@ class Trainer(TrainingLoop):
                 )
         self.model.load_state_dict(strip_prefix("model", tensors))
         self.selected = {k: v.to(self.device) for k, v in strip_prefix("selected", tensors).items()}
+        if self.criterion.learned is not None:
+            self.criterion.learned.data.copy_(tensors["loss/learned"])
+        if self.selected:
+            learned = tensors.get("loss/selected")
+            self.selected_decoder = self.criterion.decoder() if learned is None else (learned, learned)
         load_optimizer(self.optimizer, tensors)
 
 
