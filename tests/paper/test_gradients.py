@@ -36,6 +36,8 @@ MIXERS = {
     "micm-as-coded": mixing.MICM(1.0, **AS_CODED["micm"]),
 }
 
+PAPER = ("s-nl", "s-exp", "fwd", "dm")
+
 
 def task(classes, count, seed, model="linear", size=4):
     source = generator(seed, "task")
@@ -112,7 +114,7 @@ def moments_by_definition(towards, draws):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(list(LOSSES)),
+    st.sampled_from(PAPER),
     st.sampled_from(list(MIXERS)),
     st.sampled_from(list(TRANSITIONS)),
     st.integers(2, 4),
@@ -133,7 +135,7 @@ def test_exact_moments_agree_with_an_enumeration_of_all_labels(loss, name, kind,
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(list(LOSSES)),
+    st.sampled_from(PAPER),
     st.sampled_from(list(MIXERS)),
     st.integers(2, 8),
     st.integers(2, 20),
@@ -153,7 +155,7 @@ def test_exact_mse_is_squared_bias_plus_variance(loss, name, classes, count, noi
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(st.sampled_from(list(LOSSES)), st.integers(3, 5), st.integers(0, 9999))
+@given(st.sampled_from(PAPER), st.integers(3, 5), st.integers(0, 9999))
 def test_exact_identity_does_not_hold_with_the_mean_of_eq_11(loss, classes, seed):
     """There b is the mean over labels other than the *drawn* one, and so differs from draw to draw."""
     model, x, truth, _ = task(classes, 1, seed)

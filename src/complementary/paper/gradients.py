@@ -60,6 +60,7 @@ from complementary.training.task import Task, build_mixer, build_task, training_
 from complementary.training.trainer import Trainer
 
 METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
+LINEAR = ("s-nl", "s-exp", "fwd", "dm")  # losses that are linear in the labels, and need no prior: those of the paper
 NOISE_FREE = "-noise-free"  # after the name of a mixer: labels given that no mix is noisy
 MEASUREMENTS = 100  # during one training, at most
 Target = Literal["clean", "mixed"]
@@ -334,6 +335,7 @@ def study(
     if every < 1 or steps < 0 or not lr > 0:
         raise UserError(f"steps is {steps}, every {every} and lr {lr}; wanted steps >= 0, every >= 1 and lr > 0.")
     one_of("target", target, get_args(Target))
+    one_of("The loss of the study", config.training.loss, LINEAR, "loss")
     mixers = [one_of("The method", name.removesuffix(NOISE_FREE), MIXERS) for name in methods]
     clustered = any(MIXED_WITHIN[mix] == "clusters" for mix in mixers)
     task = build_task(config.with_(mix="icm" if clustered else "none"), dataset, device)
