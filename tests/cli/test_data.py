@@ -169,6 +169,29 @@ def test_data_import_names_the_dataset_after_its_folder(data, pets):
     assert load("pets").classes == ("cat", "dog")
 
 
+def test_data_show_lists_annotators(data, pets, tmp_path):
+    (tmp_path / "not.csv").write_text("file,answer,worker\na.png,not cat,ann\nb.png,yes cat,bob\na.png,!cat,bob\n")
+    data("import", "pets", "--labels", "not.csv", "--size", 8, "--classes", _write(tmp_path, "cat\ndog\nship"))
+    out, _ = data("show", "pets")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["bob", "2"] in lines
+    assert lines.index(["bob", "2"]) < lines.index(["ann", "1"])
+
+
+def _write(folder, text):
+    (folder / "classes.txt").write_text(text)
+    return folder / "classes.txt"
+
+
+def test_data_import_asks_for_the_meaning_of_a_label(cll, data, pets, tmp_path):
+    (tmp_path / "not.csv").write_text("file,label\na.png,cat\nb.png,dog\n")
+    status, _, err = cll("data", "import", "pets", "--labels", "not.csv")
+    assert status == 2
+    assert "--meaning" in err
+    data("import", "pets", "--labels", "not.csv", "--meaning", "not")
+    assert load("pets").train.excluded.tolist() == [[1, 0], [0, 1]]
+
+
 def test_data_import_lists_problems_in_a_file_and_names_the_flag(cll, pets, tmp_path):
     (tmp_path / "pets/b.png").write_text("no image")
     status, _, err = cll("data", "import", "pets", "--labels", "not.csv", "--out", "mine")

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from complementary.config import Config
@@ -196,6 +198,42 @@ def test_import_stops_at_a_misspelled_class_unless_classes_are_listed(photos, im
     assert import_photos().classes == ("cat", "dog", "ship", "shipp")
 
 
+LINES = (
+    *("file,not", "file;answer", "0.png,dog", "1.png,not cat", "2.png,!ship", "3.png,yes dog", "ghost.png,cat"),
+    *("broken.png,cat", "0.png,ignore", "1.png,", ",dog", "2.png,dgo", "3.png,dog;cat;ship", "0.png,yes dog"),
+    *("1.png,yes cat", '"', ""),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(LINES), max_size=9),
+    st.sampled_from(["utf-8", "utf-16", "latin-1"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_import_of_any_table_loses_nothing(tmp_path, root, lines, encoding, listed, skip_bad):
+    folder = tmp_path / "five"
+    if not folder.exists():
+        for i in range(4):
+            save_image(folder / f"{i}.png", 10 * i)
+        (folder / "broken.png").write_bytes(b"rubbish")
+        (tmp_path / "c.txt").write_text("cat\ndog\nship")
+    (tmp_path / "t.csv").write_bytes("\n".join(lines).encode(encoding))
+    report = tmp_path / "report.txt"
+    report.unlink(missing_ok=True)
+    options = {"classes": tmp_path / "c.txt" if listed else None, "size": 4, "skip_bad": skip_bad, "report": report}
+    try:
+        dataset = import_dataset(folder, "mine", tmp_path / "t.csv", replace=True, **options)
+    except UserError:
+        return
+    kept = set(dataset.train.names.tolist())
+    assert "broken.png" not in kept
+    assert set(dataset.train.excluded.sum(1).tolist()) <= set(range(1, len(dataset.classes)))
+    for name in {"0.png", "1.png", "2.png", "3.png", "broken.png"} - kept:
+        assert name in report.read_text()  # what is left out is named
+
+
 def test_import_without_a_usable_example_is_refused(photos, import_photos, root):
     for path in photos.rglob("*.png"):
         path.write_bytes(b"rubbish")
@@ -329,11 +367,11 @@ def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):
     with pytest.raises(UserError, match="3 problems"):
         import_dataset(tmp_path / "features.npy", "mine", **arguments)
     assert report.read_text().split("\n")[:-1] == [
-        "1 train examples without an answer:",
+        "train examples without an answer (1):",
         "  5",
-        "1 answers that match none of the train examples:",
+        "answers that match none of the train examples (1):",
         "  99 (line 7)",
-        "1 train rows with NaN or infinity:",
+        "train rows with NaN or infinity (1):",
         "  2",
     ]
     dataset = import_dataset(tmp_path / "features.npy", "mine", **arguments, skip_bad=True)
@@ -442,14 +480,14 @@ def test_import_escapes_file_names_in_reports(photos, import_photos, root, tmp_p
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(UserError, match="1 problem "):
         import_photos()
-    assert (tmp_path / "report.txt").read_text() == "1 train examples without an answer:\n  bad\\udcff\\n.png\n"
+    assert (tmp_path / "report.txt").read_text() == "train examples without an answer (1):\n  bad\\udcff\\n.png\n"
 
 
 def test_import_reports_an_unknown_class_folder(import_photos, tmp_path, logged):
     save_image(tmp_path / "test/cow/1.png", 3)
     with pytest.raises(UserError, match="1 problem "):
         import_photos(test=tmp_path / "test")
-    assert logged()[-1].startswith("1 unknown class names:\n  cow/1.png: the class 'cow'")
+    assert logged()[-1].startswith("unknown class names (1):\n  cow/1.png: the class 'cow'")
 
 
 def test_import_can_be_trained_on(import_photos, root, tmp_path):

@@ -10,14 +10,14 @@ def test_problems_text_can_be_limited():
     problems = Problems()
     for i in range(5):
         problems.add("odd things", str(i))
-    assert problems.text(2) == "5 odd things:\n  0\n  1\n  ... and 3 more"
+    assert problems.text(2) == "odd things (5):\n  0\n  1\n  ... and 3 more"
     assert problems.text().count("\n") == 5
 
 
 def test_problems_escape_what_cannot_be_displayed():
     problems = Problems()
     problems.add("odd things", "a\nb\udcff")
-    assert problems.text() == "1 odd things:\n  a\\nb\\udcff"
+    assert problems.text() == "odd things (1):\n  a\\nb\\udcff"
 
 
 @pytest.mark.parametrize(

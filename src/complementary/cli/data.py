@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # these import torch, which takes seconds
     from complementary.data import Dataset, Split
 
 Names = Positional[Annotated[tuple[str, ...], arg(metavar="NAME")]]
+MOST_ANNOTATORS = 20
 FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER")]
 
 
@@ -162,6 +163,7 @@ def show(options: ShowOptions) -> None:
     dataset, words = relabel(dataset, options.labels, options.per_example, options.long_tail, options.seed)
     print(_describe(dataset) + (f" ({words})" if words else ""))
     _print_counts(dataset)
+    _print_annotators(dataset)
     if options.out is not None:
         from complementary.data.contact_sheet import draw_sheet
 
@@ -190,6 +192,19 @@ def _print_counts(dataset: "Dataset") -> None:
     labels = ["-"] * classes if excluded is None else [f"{n:,}" for n in excluded.long().sum(0).tolist()]
     counts = _class_counts(dataset.train, classes), labels, _class_counts(dataset.test, classes)
     print_table(("class", "train", "labeled “not”", "test"), list(zip(dataset.classes, *counts, strict=True)))
+
+
+def _print_annotators(dataset: "Dataset") -> None:
+    """Print the number of answers of each annotator, the busiest first."""
+    answers = dataset.answers
+    if answers is None or not answers.annotators:
+        return
+    counts = answers.annotator[answers.annotator >= 0].bincount(minlength=len(answers.annotators)).tolist()
+    busiest = sorted(zip(counts, answers.annotators, strict=True), key=lambda pair: (-pair[0], pair[1]))
+    rows = [(name, f"{count:,}") for count, name in busiest[:MOST_ANNOTATORS]]
+    print_table(("annotator", "answers"), rows)
+    if len(busiest) > MOST_ANNOTATORS:
+        print(f"... and {len(busiest) - MOST_ANNOTATORS:,} more annotators")
 
 
 def _class_counts(split: "Split | None", classes: int) -> list[str]:

@@ -56,7 +56,7 @@ ROWS = {
     "accuracy_last": "test accuracy, last epoch",
     "accuracy_selected": "test accuracy, epoch selected without true labels (SCEL)",
     "accuracy_selected_before_self_training": "the same before self-training",
-    "estimated_accuracy_selected": "the same on data like the training data, estimated without true labels (URE)",
+    "estimated_accuracy_selected": "accuracy on data like the training data, estimated without true labels (URE)",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (oracle)",
     "oracle_noise_ratio": "mixes with a wrong label (oracle)",
 }

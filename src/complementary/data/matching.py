@@ -72,7 +72,9 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
     for name, group in groups.items():
         if name not in used:
             problems.add(f"answers that match none of the {what}", name + group[0].where, "left out")
-    excluded = np.array([c.excluded for _, c, _ in found], np.uint8).reshape(len(found), len(classes))
+    excluded = np.zeros((len(found), len(classes)), np.uint8)
+    for row, (_, combined, _) in zip(excluded, found, strict=True):
+        row[combined.excluded] = 1
     truth = np.array([number[name] for _, _, name in found], np.int64) if table.has_truth else None
     index = np.array([i for i, _, _ in found], np.int64)
     answers = _table_of([c.answers for _, c, _ in found], number) if table.has_answers else None
@@ -121,7 +123,7 @@ def _find_similar(names: Sequence[str], keys: set[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Combined:
-    """What the answers about an example say together: 0/1 [K], the true class or "", and the answers that count."""
+    """What the answers about an example say: numbers of excluded classes, true class or "", and answers that count."""
 
     excluded: list[int]
     truth: str
@@ -136,7 +138,7 @@ def _combine(
         return None
     truth = next((answer.truth for answer in group if answer.truth), "")
     if not table.has_answers:
-        return Combined([0] * len(number), truth, [])
+        return Combined([], truth, [])
     if all(not math.isnan(answer.time) for answer in group):
         group = sorted(group, key=lambda answer: answer.time)
     counts["answers"] += len(group)
@@ -172,28 +174,29 @@ def _statement(answer: Answer, number: dict[str, int]) -> dict[int, int]:
 def _decide(
     key: str, votes: list[dict[int, int]], classes: list[str], problems: Problems, counts: Counter[str]
 ) -> list[int] | None:
-    """The majority for each class -> 0/1 [K]; None if nothing is left."""
-    against, in_favor = [0] * len(classes), [0] * len(classes)
+    """The numbers of the classes that a majority excludes; None if nothing is left."""
+    margin: Counter[int] = Counter()
+    signs: dict[int, set[int]] = defaultdict(set)
     for vote in votes:
         for k, sign in vote.items():
-            against[k] += sign > 0
-            in_favor[k] += sign < 0
-    margin = [a - f for a, f in zip(against, in_favor, strict=True)]
-    excluded = [int(m > 0) for m in margin]
-    contested = [name for name, a, f in zip(classes, against, in_favor, strict=True) if a and f]
-    if all(excluded):
-        least = min(margin)
-        if max(margin) == least:
+            margin[k] += sign
+            signs[k].add(sign)
+    excluded = [k for k, votes_against in margin.items() if votes_against > 0]
+    contested = [k for k, both in signs.items() if len(both) > 1]
+    if len(excluded) == len(classes):
+        least = min(margin.values())
+        excluded = [k for k in excluded if margin[k] > least]
+        if not excluded:
             problems.add("examples whose answers exclude every class", key, "left out")
             return None
-        excluded = [int(m > least) for m in margin]
-        contested = [name for name, out in zip(classes, excluded, strict=True) if not out]
+        contested = [k for k in margin if margin[k] == least]
     if contested:
         counts["contradictions"] += 1
-        kept = ", ".join(name for name, out in zip(classes, excluded, strict=True) if not out)
-        text = f"{key}: {', '.join(contested)} both excluded and confirmed; possible by majority: {kept}"
+        kept = ", ".join(name for k, name in enumerate(classes) if k not in set(excluded))
+        names = ", ".join(classes[k] for k in sorted(contested))
+        text = f"{key}: {names} both excluded and confirmed; possible by majority: {kept}"
         problems.add("examples with contradictory answers (majority decides)", text, "note")
-    if not any(excluded):
+    if not excluded:
         problems.add("examples whose answers cancel each other out", key, "left out")
         return None
     return excluded

@@ -42,7 +42,7 @@ class Problems:
         """All problems, or the first ``limit`` of each kind, one per line."""
         lines = []
         for kind, examples in self.found.items():
-            lines.append(f"{len(examples):,} {kind}:")
+            lines.append(f"{kind} ({len(examples):,}):")
             lines += [f"  {example}" for example in examples[:limit]]
             hidden = len(examples) - len(examples[:limit])
             if hidden:
