@@ -326,3 +326,27 @@ def test_cluster_keeps_how_stored_clusters_were_made(cll, tmp_path):
     status, _, error = cll("cluster", "--assignments", "a.safetensors", "--clustering", "spectral")
     assert status == 2
     assert "(--clustering)" in error
+
+
+# --- comparing encoders -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_compare_names_the_better_encoder(cll, tmp_path):
+    """Pixels of digits against vectors of noise; the oracle probe agrees."""
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=(1437, 16)))
+    noise = f"embeddings:{tmp_path / 'noise.npy'}"
+    options = ("--per-example", 3, "--compare", noise, "pixels", "--json", tmp_path / "out.json")
+    status, out, _ = cll("cluster", "--data", "digits", *options)
+    assert status == 0
+    assert "pixels is the best encoder" in out
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["winner"] == "pixels"
+    assert [row["name"] for row in content["encoders"]] == ["pixels", noise]
+
+
+@pytest.mark.parametrize("options", [["--compare", "pixels", "pixels"], ["--compare", "pixels", "--out", "x"]])
+def test_compare_with_odd_options_is_one_line(cll, options):
+    status, _, error = cll("cluster", *options)
+    assert (status, error.strip().count("\n")) == (2, 0)
+    assert "(--compare)" in error

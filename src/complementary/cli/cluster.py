@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,11 @@ HEADING = "The encoder, in percent (as coded: an example may be its own partner,
 class Cluster:
     """Cluster a dataset by the features of an encoder, and judge the clusters with and without true labels.
 
-    Example: cll cluster --data digits --clusters 50 --report clusters.html --out clusters.safetensors
+    --compare judges several encoders instead and says which one is better for these answers.
+
+    Examples: cll cluster --data digits --clusters 50 --report clusters.html --out clusters.safetensors
+
+    cll cluster --data digits --compare pixels random simsiam
     """
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
@@ -45,12 +49,19 @@ class Cluster:
     """Judge the encoder, too: accuracy of kNN and of a linear layer on its features (oracle), and all metrics for each
     of --try-clusters."""
     json: Path | None = None
-    """Write the metrics of --probe to this file."""
+    """Write the metrics of --probe or --compare to this file."""
+    compare: tuple[str, ...] = ()
+    """Compare these encoders by how well a linear layer on their features predicts unseen answers, without true labels
+    (with --probe also by kNN and a linear layer that are trained with them)."""
 
     def __post_init__(self) -> None:
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         for count in self.try_clusters:
             require(count >= 1, "try_clusters", count, "at least 1")
+        if self.compare and (self.out is not None or self.report is not None):
+            raise UserError("compare does not cluster, so there is nothing to write; use json.", "compare")
+        if len(set(self.compare)) < len(self.compare):
+            raise UserError(f"compare names an encoder twice ({', '.join(self.compare)}).", "compare")
         if self.dataset.inputs != "raw":
             raise UserError("The option inputs is for cll train; leave it out.", "inputs")
         for path in (self.out, self.report, self.json):
@@ -99,6 +110,9 @@ class Work:
 def main(arguments: list[str]) -> None:
     """Run ``cll cluster``."""
     options = parse(Cluster, arguments, "cll cluster")
+    if options.compare:
+        _compare(options)
+        return
     from complementary.clusters.assign import clusters_of
 
     work = _load(options)
@@ -113,6 +127,48 @@ def main(arguments: list[str]) -> None:
         _report(options.report, work, assignment, judgment, compared)
     if probing:
         _probe(work, compared)
+
+
+def _compare(options: Cluster) -> None:
+    """Compare encoders without clustering."""
+    from complementary import transitions
+    from complementary.clusters.compare import compare_encoders
+    from complementary.clusters.judge import PROBES, probe
+    from complementary.files import atomic_write
+
+    works = {name: _load(replace(options, cluster=replace(options.cluster, encoder=name))) for name in options.compare}
+    first = next(iter(works.values()))
+    known = transitions.uniform(first.excluded.shape[1]) if first.transition is None else first.transition
+    features = {name: work.extractor.train for name, work in works.items()}
+    found = compare_encoders(
+        features,
+        first.excluded,
+        known,
+        seed=options.seed,
+        progress=lambda name: log.info("judging %s", name),
+    )
+    probes: dict[str, dict[str, Any]] = {}
+    if options.probe:
+        test = first.extractor.dataset.test
+        truth = None if test is None else test.truth
+        probes = {n: probe(features[n], first.truth, work.extractor.test(), truth) for n, work in works.items()}
+    header = ["encoder", "log-likelihood of unseen answers", "behind the best", "estimated accuracy"]
+    rows = [
+        [row.name, f"{row.score:.4f}", f"{row.behind.value:.4f} ± {row.behind.error:.4f}", _percent(row.accuracy)]
+        + ["" if probes[row.name][key] is None else f"{100 * probes[row.name][key]:.1f} %" for key in PROBES if probes]
+        for row in found.scores
+    ]
+    print_table([*header, *(PROBES.values() if probes else ())], rows)
+    print(found.verdict())
+    if options.json is not None:
+        metrics = {"encoders": [asdict(row) | probes.get(row.name, {}) for row in found.scores], "winner": found.winner}
+        made_by = {"examples": found.examples, "made_by": asdict(options.dataset) | {"seed": options.seed}}
+        atomic_write(options.json, json.dumps(metrics | made_by, indent=1) + "\n")
+        print(f"Metrics: {options.json}")
+
+
+def _percent(estimate: tuple[float, float]) -> str:
+    return f"{100 * estimate[0]:.1f} ± {100 * estimate[1]:.1f} %"
 
 
 def _load(options: Cluster) -> Work:
