@@ -145,7 +145,7 @@ def test_report_without_held_out_examples_and_truth(tmp_path):
     run(CONFIG.with_(data=str(tmp_path / "x.npz"), holdout=0.0, epochs=5), tmp_path / "run", device="cpu")
     report = diagnose(tmp_path / "run", folds=0, device="cpu")
     assert report.accuracies == []
-    assert report.baselines == []
+    assert [b.oracle for b in report.baselines] == [False, False]
     assert len(report.answers.example) == 400
     assert not any(report.out_of_sample)
     assert len(report.notes) == 2

@@ -52,7 +52,7 @@ class Report:
     top: int = 24
     """One run: number of suspicious answers and of uncertain examples to show."""
     baselines: bool = True
-    """One run: train a linear layer on the raw inputs, for comparison."""
+    """One run: fit a linear layer to the raw inputs, for comparison."""
     weights: Literal["auto", "selected", "last"] = "auto"
     """One run: weights of the epoch selected by SCEL or of the last epoch. auto: selected, if there is one."""
     device: str = "auto"

@@ -107,11 +107,8 @@ def compare_encoders(
     each, accuracy = dict[str, Tensor](), dict[str, Estimated]()
     for name, vectors in features.items():
         progress(name)
-        points = _reduce(vectors[chosen].float().cpu())
-        found = [_cross_fit(points, given, matrix, part, decay) for decay in DECAYS]
-        likelihoods = [_likelihood(predicted, given, matrix) for predicted in found]
-        best_decay = max(range(len(DECAYS)), key=lambda i: float(likelihoods[i].mean()))
-        each[name], predicted = likelihoods[best_decay], found[best_decay]
+        predicted, _ = cross_fit_linear(reduce(vectors[chosen].float().cpu()), given, matrix, part)
+        each[name] = _likelihood(predicted, given, matrix)
         accuracy[name] = estimate_accuracy(predicted.argmax(1), given, matrix)
     order = sorted(each, key=lambda name: -float(each[name].mean()))
     best = each[order[0]]
@@ -128,7 +125,7 @@ def _difference(best: Tensor, other: Tensor) -> Estimated:
     return Estimated(float(difference.mean()), float(difference.std()) / math.sqrt(len(difference)))
 
 
-def _reduce(points: Tensor) -> Tensor:
+def reduce(points: Tensor) -> Tensor:
     """Centered vectors [N, D] of a common length; of more than 256 features, the main components."""
     points = points - points.mean(0)
     if points.shape[1] > MAX_FEATURES:
@@ -141,8 +138,24 @@ def _reduce(points: Tensor) -> Tensor:
     return LENGTH * points / length  # one scale for all features: those of small variance are mostly noise
 
 
+def cross_fit_linear(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor) -> tuple[Tensor, float]:
+    """Out-of-sample predictions of a linear layer, with the decay that predicts the answers best.
+
+    Args:
+        points: Features, [N, D], as `reduce` scales them.
+        given: Complementary labels, [N, K].
+        matrix: Transition matrix, [K, K].
+        part: The part of each example, int [N]; it is predicted by a layer that was fitted to the other parts.
+
+    Returns:
+        Class probabilities, float64 [N, K], and the decay.
+    """
+    given, matrix = given.double(), matrix.double()
+    found = [(_cross_fit(points, given, matrix, part, decay), decay) for decay in DECAYS]
+    return max(found, key=lambda pair: float(_likelihood(pair[0], given, matrix).mean()))
+
+
 def _cross_fit(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor, decay: float) -> Tensor:
-    """Out-of-sample class probabilities, float64 [N, K]."""
     predicted = torch.zeros(len(points), given.shape[1], dtype=torch.float64)
     for fold in range(int(part.max()) + 1):
         rest, own = part != fold, part == fold

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from complementary import scores
-from complementary.config import Config
-from complementary.engine.backend import Engine, choose_device, device_name
+from complementary.clusters.compare import MAX_EXAMPLES, cross_fit_linear, fit_linear, reduce
+from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
 from complementary.reports.answers import (
     MAX_RATE,
@@ -25,6 +25,7 @@ from complementary.reports.calibration import calibration, with_temperature
 from complementary.reports.confusions import (
     Confusions,
     Estimated,
+    class_estimates,
     estimate_accuracy,
     estimate_confusions,
     estimate_prior,
@@ -32,13 +33,12 @@ from complementary.reports.confusions import (
     oracle_confusions,
 )
 from complementary.reports.run_report import Accuracy, ClassRow, RunReport, Uncertain
+from complementary.rng import generator
 from complementary.training.cross_fit import cross_fit
 from complementary.training.finished import ENOUGH, FinishedRun, open_run
-from complementary.training.run import build_trainer
 
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
-BASELINE_EPOCHS = 20
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
 
 
@@ -61,9 +61,9 @@ def diagnose(
             then only the answers of the validation split are judged out of sample. None: 5, if that takes less than
             about three minutes.
         top: Number of suspicious answers and of uncertain examples to show with their images.
-        baselines: Whether to train a linear layer on the raw inputs for comparison.
+        baselines: Whether to fit a linear layer to the raw inputs for comparison.
         device: Where to compute.
-        progress: Called after every training step of the cross-fit and the baseline.
+        progress: Called after every training step of the cross-fit.
     """
     run = open_run(folder, weights, device)
     held = run.held_out.nonzero()[:, 0]
@@ -88,7 +88,7 @@ def diagnose(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
         classes=run.predictor.classes,
         accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth),
-        baselines=_baselines(run, matrix, baselines, progress),
+        baselines=_baselines(run, matrix, baselines),
         by_class=_by_class(run, predicted, excluded, matrix, test, truth),
         calibrations=calibrations,
         confusions=confusions,
@@ -268,38 +268,47 @@ def _by_class(
     return [ClassRow(*row) for row in columns]
 
 
-def _baselines(run: FinishedRun, matrix: Tensor, train: bool, progress: Progress | None) -> list[Accuracy]:
+def _baselines(run: FinishedRun, matrix: Tensor, train: bool) -> list[Accuracy]:
     """The most likely class for every example, and a linear layer on the raw inputs."""
-    prior = [share.value for share in estimate_prior(run.excluded[~run.held_out], matrix)]
-    best = max(range(len(prior)), key=lambda k: -1 if math.isnan(prior[k]) else prior[k])
-    held, test = run.excluded[run.held_out], run.dataset.test
+    if bool(torch.isnan(class_estimates(run.excluded[:1], matrix)).any()):
+        return []
+    shares = [share.value for share in estimate_prior(run.excluded, matrix)]
+    best = max(range(len(shares)), key=lambda k: shares[k])
+    test = run.dataset.test
     truth = None if test is None else test.truth
-    name, oracle = f"Always {run.predictor.classes[best]}", None if truth is None else torch.full_like(truth, best)
-    found = _compare(name, torch.full((len(held),), best), held, matrix, oracle, truth)
-    if not train:
-        return found
-    config = Config(dataset=run.config.dataset, seed=run.config.seed).with_(
-        inputs="raw", model="linear", mix="none", epochs=BASELINE_EPOCHS, padding=0, flip=False
-    )
-    config = config.with_(batch=min(config.training.batch, len(run.index) - len(held)))
-    trainer = build_trainer(config, Engine.of(run.device), run.dataset, progress=progress)
-    trainer.stage = "baseline, "
-    trainer.run(progress)
-    predicted = trainer.logits(trainer.task.validation).argmax(1).cpu() if len(held) else torch.zeros(0).long()
-    known = trainer.task.test_inputs
-    oracle = None if known is None else trainer.logits(known).argmax(1).cpu()
+    on_test = None if truth is None else torch.full_like(truth, best)
+    name = f"Always {run.predictor.classes[best]}"
+    found = _compare(name, torch.full((len(run.excluded),), best), run.excluded, matrix, on_test, truth)
+    return found + (_linear(run, matrix) if train else [])
+
+
+def _linear(run: FinishedRun, matrix: Tensor) -> list[Accuracy]:
+    """A linear layer on the main components of the raw inputs, cross-fitted."""
+    log.info("baseline: a linear layer on the raw inputs")
+    source, test = generator(run.config.seed, "baseline"), run.dataset.test
+    rows = torch.randperm(len(run.index), generator=source)[:MAX_EXAMPLES].sort().values
+    truth = None if test is None else test.truth
+    inputs = run.dataset.train.inputs[run.index[rows]].flatten(1).float()
+    known = torch.zeros(0, inputs.shape[1]) if test is None or truth is None else test.inputs.flatten(1).float()
+    points = reduce(torch.cat([inputs, known]))
+    train, held = points[: len(rows)], points[len(rows) :]
+    excluded = run.excluded[rows]
+    part = torch.randperm(len(rows), generator=source) % AUTO_FOLDS
+    predicted, decay = cross_fit_linear(train, excluded, matrix, part)
+    on_test = None
+    if truth is not None:
+        weight, bias = fit_linear(train, excluded.float(), matrix.float(), decay)
+        on_test = (held @ weight + bias).argmax(1)
     name = f"Linear layer on the {'pixels' if len(run.predictor.shape) == 3 else 'vectors'}"
-    return [*found, *_compare(name, predicted, held, matrix, oracle, truth)]
+    return _compare(name, predicted.argmax(1), excluded, matrix, on_test, truth)
 
 
 def _compare(
     name: str, predicted: Tensor, excluded: Tensor, matrix: Tensor, on_test: Tensor | None, truth: Tensor | None
 ) -> list[Accuracy]:
-    """The accuracy of a baseline on the held-out examples and on the test set, where there are any."""
-    found = []
-    if len(excluded):
-        value = estimate_accuracy(predicted, excluded, matrix)
-        found.append(Accuracy(name, value, f"the same {len(excluded):,} held-out examples"))
+    """The accuracy of a baseline on the examples of the run and on the test set, if there is one."""
+    value = estimate_accuracy(predicted, excluded, matrix)
+    found = [Accuracy(name, value, f"examples like all {len(excluded):,} of the run")]
     if on_test is not None and truth is not None:
         found.append(_counted(name, on_test, truth))
     return found
