@@ -59,7 +59,7 @@ def from_dataset(
     Example:
         >>> import numpy as np
         >>> from complementary import data
-        >>> pairs = [(np.full((4, 4, 3), i, np.uint8), i % 3) for i in range(6)]
+        >>> pairs = [(np.full((4, 4, 3), [i, 0, 9], np.uint8), i % 3) for i in range(6)]
         >>> found = data.from_dataset(pairs, not_y=["dog", "ship", "cat"] * 2)
         >>> found.classes, tuple(found.train.inputs.shape)
         (('cat', 'dog', 'ship'), (6, 3, 4, 4))
