@@ -140,3 +140,46 @@ def test_kmeans_computes_in_float32(dtype):
 def test_kmeans_rejects_bad_input(points, clusters, options, message):
     with pytest.raises(UserError, match=message):
         kmeans.kmeans(points, clusters, **options)
+
+
+# --- two stages -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """The second stage with far fewer points than in practice."""
+    for name, value in (("LARGE", 2000), ("SAMPLE", 1500), ("PER_CLUSTER", 10), ("CHUNK", 700)):
+        monkeypatch.setattr(kmeans, name, value)
+
+
+def test_kmeans_in_two_stages_is_nearly_as_good_as_on_all_points(staged, monkeypatch):
+    points = torch.nn.functional.normalize(blobs(8000, 16, 30, 0.4, 5))
+    assert kmeans.is_sampled(len(points), 20)
+    staged_result = kmeans.kmeans(points, 20, restarts=3)
+    monkeypatch.setattr(kmeans, "LARGE", 10**9)
+    assert not kmeans.is_sampled(len(points), 20)
+    assert staged_result.inertia <= 1.02 * kmeans.kmeans(points, 20, restarts=3).inertia
+    exact = torch.cdist(points.double(), staged_result.centers.double()).square()
+    assert torch.equal(exact.argmin(1), staged_result.assignment)
+    assert staged_result.inertia == pytest.approx(float(exact.min(1).values.sum()), rel=1e-4)
+
+
+def test_kmeans_in_two_stages_is_determined_by_the_seed(staged):
+    points = blobs(3000, 4, 10, 0.5, 1) + 1000  # far from the origin
+    a, b, c = (kmeans.kmeans(points, 8, seed).assignment for seed in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_kmeans_in_two_stages_keeps_an_empty_cluster(staged):
+    """Points that repeat: a center of the sample may lose all its points."""
+    points = blobs(6, 3, 6, 0.0, 2)[torch.arange(3000) % 6]
+    found = kmeans.kmeans(points, 6)
+    assert bool(torch.isfinite(found.centers).all())
+    assert found.inertia == pytest.approx(0, abs=1e-3)
+
+
+def test_kmeans_of_fewer_points_has_one_stage():
+    assert not kmeans.is_sampled(kmeans.LARGE, 50)
+    assert kmeans.is_sampled(kmeans.LARGE + 1, 50)
+    assert not kmeans.is_sampled(kmeans.LARGE + 1, kmeans.LARGE // 100)  # the sample would be most of the points

@@ -14,7 +14,7 @@ from torch import Tensor
 from complementary import files
 from complementary.clusters import cache
 from complementary.clusters.features import FeatureExtractor
-from complementary.clusters.kmeans import kmeans
+from complementary.clusters.kmeans import is_sampled, kmeans
 from complementary.clusters.spectral import leading, spectral
 from complementary.config import Config
 from complementary.data.rows import Rows
@@ -60,7 +60,12 @@ def clusters_of(extractor: FeatureExtractor, count: int | None = None, points: T
 
     key = extractor.key() if many else None
     if key is not None:
-        key |= {"kmeans": 1, "clusters": count, "restarts": options.restarts, "seed": extractor.config.seed}
+        key |= {
+            "kmeans": 2 if is_sampled(len(inputs), count) else 1,
+            "clusters": count,
+            "restarts": options.restarts,
+            "seed": extractor.config.seed,
+        }
         key |= {} if options.clustering == "kmeans" else {options.clustering: 1}
     return cache.cached(
         "clusters",

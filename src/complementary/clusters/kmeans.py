@@ -1,5 +1,10 @@
-"""k-means on CPU or GPU: k-means++ initialization, restarts, Lloyd iterations in bounded memory."""
+"""k-means on CPU or GPU: k-means++ initialization, restarts, Lloyd iterations in bounded memory.
 
+Many points are clustered in two stages: the restarts run on a random sample, then the best centers are refined on all
+points, which are read in chunks. The time is then that of a few passes over the points, whatever the restarts need.
+"""
+
+import math
 from typing import NamedTuple
 
 import torch
@@ -9,6 +14,11 @@ from complementary.errors import UserError
 from complementary.rng import generator
 
 CHUNK = 65_536  # rows of distances held at a time
+LARGE = 2**18  # more points are clustered in two stages
+SAMPLE = 2**16  # points in the first stage, at least
+PER_CLUSTER = 256  # and at least so many per cluster
+PASSES = 10  # at most, in the second stage
+SETTLED = 1e-4  # relative decrease of the inertia at which the second stage ends
 
 
 class Clusters(NamedTuple):
@@ -31,6 +41,8 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
     Each restart ends when the centers hardly move (1e-4 of the mean variance, as in scikit-learn) or no assignment
     changes. Random numbers are drawn on the CPU, so the same seed gives the same initial centers on every device.
 
+    More than `LARGE` points are clustered in two stages: see `is_sampled`.
+
     Args:
         points: float [N, D], on any device.
         clusters: Number of clusters K, 1 to N.
@@ -42,10 +54,12 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
         raise UserError(
             f"clusters is {clusters}, but there are {len(points)} points; use 1 to {len(points)}.", "clusters"
         )
-    if not bool(torch.isfinite(points).all()):
+    if not all(bool(torch.isfinite(part).all()) for part in points.split(CHUNK)):
         raise UserError("The points to cluster contain NaN or infinity; check the embeddings.", "encoder")
     if restarts < 1:
         raise UserError(f"restarts is {restarts}, but k-means needs at least 1.", "restarts")
+    if is_sampled(len(points), clusters):
+        return _two_stages(points, clusters, seed, restarts, iterations)
     middle = points.float().mean(0)  # far from the origin |a|^2 - 2ab + |b|^2 would lose all precision
     points = (points - middle).float()
     norms = points.square().sum(1)
@@ -53,6 +67,49 @@ def kmeans(points: Tensor, clusters: int, seed: int = 0, restarts: int = 10, ite
     runs = (_lloyd(points, norms, start, iterations) for start in starts)
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centers=(best.centers + middle).float())
+
+
+def is_sampled(points: int, clusters: int) -> bool:
+    """Whether `kmeans` clusters so many points in two stages, the first on a sample."""
+    return points > LARGE and points > 2 * _sample_size(clusters)
+
+
+def _sample_size(clusters: int) -> int:
+    return max(SAMPLE, PER_CLUSTER * clusters)
+
+
+def _two_stages(points: Tensor, clusters: int, seed: int, restarts: int, iterations: int) -> Clusters:
+    """k-means on a random sample, then Lloyd iterations on all points until the inertia hardly decreases."""
+    order = torch.randperm(len(points), generator=generator(seed, "kmeans sample"))
+    sample = order[: _sample_size(clusters)].sort().values.to(points.device)
+    centers = kmeans(points[sample], clusters, seed, restarts, iterations).centers
+    middle = centers.mean(0)
+    before = math.inf
+    for done in range(1, PASSES + 1):
+        assignment, inertia, means = _pass(points, centers, middle)
+        if done == PASSES or before - inertia <= SETTLED * inertia:
+            break
+        before, centers = inertia, means
+    return Clusters(assignment, centers, inertia)
+
+
+def _pass(points: Tensor, centers: Tensor, middle: Tensor) -> tuple[Tensor, float, Tensor]:
+    """One Lloyd iteration in chunks -> assignment [N], inertia, new centers [K, D]; an empty cluster stays.
+
+    ``middle`` [D] is subtracted from points and centers first, for precision.
+    """
+    shifted, parts, inertia = centers - middle, list[Tensor](), 0.0
+    total = torch.zeros(centers.shape, dtype=torch.float64, device=centers.device)
+    count = torch.zeros(len(centers), dtype=torch.float64, device=centers.device)
+    for part in points.split(CHUNK):
+        near = part.float() - middle
+        assignment, distance = assign(near, shifted)
+        total.index_add_(0, assignment, near.double())
+        count += torch.bincount(assignment, minlength=len(centers))
+        inertia += float(distance.double().sum())
+        parts.append(assignment)
+    means = torch.where(count[:, None] > 0, total / count.clamp_min(1)[:, None], shifted.double()).float()
+    return torch.cat(parts), inertia, means + middle
 
 
 def _start(points: Tensor, norms: Tensor, clusters: int, seed: int, restart: int) -> Tensor:
