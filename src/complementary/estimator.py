@@ -20,7 +20,12 @@ from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
 from complementary.reports.terminal import log_to_stderr
-from complementary.scores import estimated_accuracy
+from complementary.scores import (
+    AccuracyEstimate,
+    accuracy_interval,
+    balanced_accuracy_interval,
+    estimated_accuracy,
+)
 from complementary.training.predict import Predictor
 from complementary.training.run import build_trainer
 from complementary.training.trainer import Trainer
@@ -81,6 +86,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         classes_: The classes [K]: names, or the numbers 0 to K-1. Columns of ``predict_proba`` are in this order.
         n_features_in_: Number of features, or of pixels times channels, of an example.
         transition_: The transition matrix that was used, float64 [K, K].
+        transition_estimate_: How precise it is, if it was estimated; else None.
 
     Example:
         >>> import numpy as np
@@ -163,6 +169,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.classes_ = np.array(found)
         self.n_features_in_ = int(np.prod(inputs.shape[1:]))
         self.transition_: NDArray[np.float64] = trainer.task.transition.double().cpu().numpy()
+        self.transition_estimate_ = trainer.task.transition_estimate
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
@@ -185,8 +192,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy against *true* labels ``y`` [N]. Without true labels, use `estimated_accuracy`.
 
-        scikit-learn's searches call this by default. If they pass complementary labels, the best model has the lowest
-        score, so agreement significantly below chance is reported as a warning.
+        scikit-learn's searches call this by default. If they pass complementary labels, the best model agrees with them
+        least. So if the agreement is significantly below chance, the result is `estimated_accuracy`, with a warning,
+        and a search still selects a good model.
         """
         predicted, truth = self.predict(X), np.asarray(y)
         if self.classes_.dtype.kind == "U" and truth.dtype.kind in "biuf":
@@ -195,19 +203,46 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
         accuracy = float(np.average(predicted == truth, weights=weights))
-        _warn_about_complementary_labels(accuracy, len(truth), len(self.classes_))
+        if _below_chance(accuracy, len(truth), len(self.classes_)):
+            warnings.warn(
+                f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below "
+                f"chance ({100 / len(self.classes_):.0f} %), so y most likely contains complementary labels. The "
+                "estimated accuracy is returned; use scoring=ComplementaryClassifier.estimated_accuracy or true labels.",
+                stacklevel=2,
+            )
+            return self.estimated_accuracy(X, truth)
         return accuracy
 
     def estimated_accuracy(self, X: ArrayLike, not_y: object) -> float:
         """Accuracy estimated from complementary labels alone, with the transition matrix of the fit.
 
-        The estimate is unbiased for examples that were not used in training, so it may exceed 1 or be negative. It
-        allows searches without true labels:
-        ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
+        For examples that were not used in training, and labels that follow the matrix, its mean is the accuracy, so a
+        single value may exceed 1 or be negative; `accuracy_estimate` says how precise it is. It allows searches without
+        true labels: ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
+        The best score of a search is too high, because it is the best of many; estimate again on other examples.
         """
         probabilities = torch.from_numpy(self.predict_proba(X))
         excluded, _ = _read_labels(not_y, self.classes_.tolist())
         return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
+
+    def accuracy_estimate(
+        self, X: ArrayLike, not_y: object, population: Literal["data", "balanced"] = "data"
+    ) -> AccuracyEstimate:
+        """Accuracy estimated from complementary labels alone, with its 95 % confidence interval.
+
+        Args:
+            X: Examples that were not used in training, as in `fit`.
+            not_y: Their complementary labels, as in `fit`.
+            population: ``data``: examples like these; ``balanced``: the same with classes of equal size.
+
+        Returns:
+            ``value``, ``low``, ``high`` and, if no number can be given, the ``reason``. If the transition matrix was
+            estimated, its error is part of the interval.
+        """
+        predicted = torch.from_numpy(self.predict_proba(X)).argmax(1)
+        excluded, _ = _read_labels(not_y, self.classes_.tolist())
+        interval = accuracy_interval if population == "data" else balanced_accuracy_interval
+        return interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
 
     def _options(self) -> Config:
         """The configuration; raises if an option is wrong."""
@@ -305,13 +340,7 @@ def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None) -> labels
     return labels.encode(not_y, classes)
 
 
-def _warn_about_complementary_labels(accuracy: float, count: int, classes: int) -> None:
+def _below_chance(accuracy: float, count: int, classes: int) -> bool:
     """Agreement three standard errors below chance means that y most likely says what the examples are not."""
     chance = 1 / classes
-    if accuracy < chance - 3 * math.sqrt(chance * (1 - chance) / count):
-        warnings.warn(
-            f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below chance "
-            f"({100 * chance:.0f} %). y must contain true labels. If it contains complementary labels, use "
-            "scoring=ComplementaryClassifier.estimated_accuracy, otherwise a search selects the worst model.",
-            stacklevel=3,
-        )
+    return accuracy < chance - 3 * math.sqrt(chance * (1 - chance) / count)

@@ -6,13 +6,14 @@ members of a cluster are of the same class follow from that.
 """
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from complementary.errors import UserError
+from complementary.transitions import TransitionEstimate
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
 
@@ -115,6 +116,205 @@ def _inverse(transition: Tensor, like: Tensor) -> Tensor:
 def _is_singular(transition: Tensor) -> bool:
     """Whether the labels of a transition matrix [K, K] do not determine the classes."""
     return int(torch.linalg.matrix_rank(transition.double().cpu(), rtol=1e-6)) < len(transition)
+
+
+# --- accuracy with an interval ----------------------------------------------------------------------------------------
+
+
+class AccuracyEstimate(NamedTuple):
+    """An accuracy estimated from complementary labels, with a 95 % confidence interval.
+
+    Attributes:
+        value: The estimate. It is unbiased, so it may lie outside 0 to 1; NaN if there is none.
+        low: Lower end of the interval, within 0 to 1.
+        high: Upper end.
+        examples: Number of examples.
+        population: ``data`` (examples like those that were given) or ``balanced`` (classes of equal size).
+        reason: Why there is no number; empty if there is one.
+    """
+
+    value: float
+    low: float
+    high: float
+    examples: int
+    population: Literal["data", "balanced"] = "data"
+    reason: str = ""
+
+    @property
+    def error(self) -> float:
+        """Standard error, a quarter of the interval."""
+        return (self.high - self.low) / (2 * Z)
+
+
+Z = 1.959964  # 95 % of a normal distribution
+WIDEST = 0.8  # of an interval; a wider one says next to nothing and is reported as no number
+RARE = 4.0  # standard errors: a class whose share is smaller has no accuracy of its own
+
+
+def accuracy_interval(
+    predicted: Tensor, excluded: Tensor, transition: Tensor, estimated: TransitionEstimate | None = None
+) -> AccuracyEstimate:
+    """Estimate the accuracy on data like the given examples, from complementary labels.
+
+    The interval is a score interval: it contains the accuracies that the labels do not reject, with the variance that
+    belongs to each of these accuracies. For uniform labels it is Wilson's. It holds for predictions that do not depend
+    on the labels given here.
+
+    Args:
+        predicted: Predicted classes, int [N].
+        excluded: Complementary labels, [N, K].
+        transition: [K, K].
+        estimated: If the matrix was estimated: the estimate, whose error enters the interval.
+    """
+    predicted, share = predicted.long().cpu(), _per_label(excluded.cpu()).double()
+    matrix, count = transition.double().cpu(), len(share)
+    if (reason := _not_invertible(matrix, estimated)) or count < 2:
+        return _no_estimate(count, "data", reason or "There are fewer than 2 labeled examples.")
+    chosen = torch.zeros_like(share).scatter_(1, predicted[:, None], 1)
+    joint = chosen.T @ share / count  # how often a class is predicted for an example with a label
+
+    def accuracy(transition: Tensor) -> Tensor:
+        return torch.sum(joint * torch.linalg.inv(transition).T)
+
+    value, extra = float(accuracy(matrix)), _matrix_variance(accuracy, matrix, estimated)
+    right, wrong = _second_moments(chosen.mean(0), excluded, share, matrix)
+    half_step = (1 + wrong) / (2 * count)  # continuity correction: half of what one contrary label changes
+
+    def end(value: float, sign: int) -> float:
+        """Solve (value - A)^2 = Z^2 (variance of one example at the accuracy A / N + variance due to the matrix)."""
+        a, b = 1 + Z**2 / count, -2 * value - Z**2 * (right - wrong) / count
+        c = value**2 - Z**2 * (wrong / count + extra)
+        return (-b + sign * math.sqrt(max(0.0, b**2 - 4 * a * c))) / (2 * a)
+
+    return _checked(AccuracyEstimate(value, end(value, -1), end(value + half_step, 1), count))
+
+
+def balanced_accuracy_interval(
+    predicted: Tensor,
+    excluded: Tensor,
+    transition: Tensor,
+    estimated: TransitionEstimate | None = None,
+    further: Tensor | None = None,
+    shares: Tensor | None = None,
+) -> AccuracyEstimate:
+    """Estimate the accuracy on data with classes of equal size, from complementary labels of classes of any sizes.
+
+    It is the mean over the classes of P(predicted k, is k) / P(is k). Both come from the labels through the inverse of
+    the transition matrix; the interval uses the delta method.
+
+    Args:
+        predicted: Predicted classes, int [N].
+        excluded: Complementary labels, [N, K].
+        transition: [K, K].
+        estimated: If the matrix was estimated: the estimate, whose error enters the interval.
+        further: Labels of further examples from the same population, [M, K]. They make P(is k) more precise.
+        shares: P(is k), [K], if it is known.
+
+    Returns:
+        No number if a class is too rare: its share is below four standard errors.
+    """
+    predicted, share = predicted.long().cpu(), _per_label(excluded.cpu()).double()
+    matrix, count = transition.double().cpu(), len(share)
+    if (reason := _not_invertible(matrix, estimated)) or count < 2:
+        return _no_estimate(count, "balanced", reason or "There are fewer than 2 labeled examples.")
+    classes = len(matrix)
+    everything = share if further is None else torch.cat([share, _per_label(further.cpu()).double()])
+    view = everything @ torch.linalg.inv(matrix)
+    sizes = view.mean(0) if shares is None else shares.double().cpu()
+    error = view.std(0) / len(view) ** 0.5
+    if shares is None and bool((sizes < RARE * error).any()):
+        k = int((sizes / error).argmin())
+        found = f"{100 * max(0.0, float(sizes[k])):.1f} ± {100 * float(error[k]):.1f} %"
+        return _no_estimate(count, "balanced", f"The share of class {k}, {found}, is too uncertain.")
+    chosen = torch.zeros_like(share).scatter_(1, predicted[:, None], 1)
+    joint, marginal = chosen.T @ share / count, everything.mean(0)
+
+    def accuracy(transition: Tensor) -> Tensor:
+        inverse = torch.linalg.inv(transition)
+        return torch.mean((joint @ inverse).diagonal() / (sizes if shares is not None else marginal @ inverse))
+
+    value, extra = float(accuracy(matrix)), _matrix_variance(accuracy, matrix, estimated)
+    per_class = (chosen * view[:count]).mean(0) / sizes
+    hits = (chosen * view[:count] / (classes * sizes)).sum(1)
+    variance = float(hits.var()) / count + extra
+    if shares is None:
+        size = -(view * (per_class / (classes * sizes))).sum(1)
+        covariance = float(torch.cov(torch.stack([hits, size[:count]]))[0, 1])
+        variance += (float(size.var()) + 2 * covariance) / len(view)
+    widest = float(hits.max() - hits.min()) / count  # one more, contrary example
+    half = Z * math.sqrt(max(0.0, variance) + widest**2)
+    return _checked(AccuracyEstimate(value, value - half, value + half, count, "balanced"))
+
+
+def classes_differ_in_size(excluded: Tensor, transition: Tensor, level: float = 0.01) -> bool:
+    """Whether complementary labels [N, K] show that classes are not of equal size (a chi-squared test)."""
+    share, matrix = _per_label(excluded.cpu()).double(), transition.double().cpu()
+    if _is_singular(matrix):
+        return False
+    expected, observed = matrix.mean(0) * len(share), share.sum(0)
+    if bool((observed[expected <= 0] > 0).any()):
+        return True
+    known = expected > 0
+    statistic = ((observed - expected)[known] ** 2 / expected[known]).sum()
+    freedom = torch.tensor((int(known.sum()) - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom, statistic / 2)) < level
+
+
+def _second_moments(predicted: Tensor, excluded: Tensor, share: Tensor, matrix: Tensor) -> tuple[float, float]:
+    """Mean square of the estimate of one example, given that its prediction is right, and that it is wrong.
+
+    Args:
+        predicted: Share of each predicted class, [K].
+        excluded: Complementary labels, [N, K].
+        share: The same, with a sum of 1 per example, [N, K].
+        matrix: The transition matrix, [K, K].
+    """
+    classes, inverse = len(matrix), torch.linalg.inv(matrix)
+    eye = torch.eye(classes, dtype=torch.float64)
+    variance = matrix @ inverse**2 - eye  # of one label, given the true (row) and the predicted (column) class
+    labels = excluded.cpu().double().sum(1)
+    reduction = float(((classes - labels) / ((classes - 1) * labels)).mean())  # mean of labels without replacement
+    sizes = (share.mean(0) @ inverse).clamp_min(0.1 / classes)
+    others = (sizes[:, None] / sizes.sum()).expand(classes, classes) * (1 - eye)
+    others = others / others.sum(0)
+    right = 1 + reduction * float(predicted @ variance.diagonal())
+    return right, reduction * float(predicted @ (others * variance).sum(0))
+
+
+def _matrix_variance(
+    function: Callable[[Tensor], Tensor], matrix: Tensor, estimated: TransitionEstimate | None
+) -> float:
+    """Variance of a function of the transition matrix because the matrix was estimated."""
+    if estimated is None:
+        return 0.0
+    variable = matrix.clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(function(variable), variable)
+    return estimated.variance(gradient)
+
+
+def _not_invertible(matrix: Tensor, estimated: TransitionEstimate | None) -> str:
+    if _is_singular(matrix):
+        return "The transition matrix is singular, so the labels do not determine the classes."
+    if estimated is not None and estimated.separation < 2:
+        return "The estimated transition matrix cannot be told from a singular one; more labels are needed."
+    return ""
+
+
+def _no_estimate(count: int, population: Literal["data", "balanced"], reason: str) -> AccuracyEstimate:
+    return AccuracyEstimate(math.nan, math.nan, math.nan, count, population, reason)
+
+
+def _checked(estimate: AccuracyEstimate) -> AccuracyEstimate:
+    """No number if the interval is too wide to be of use, or misses 0 to 1: then the matrix does not fit the labels."""
+    low, high = max(0.0, estimate.low), min(1.0, estimate.high)
+    if low > high:
+        reason = "The estimate is outside 0 to 100 %, so the transition matrix does not fit the labels."
+        return _no_estimate(estimate.examples, estimate.population, reason)
+    if high - low > WIDEST:
+        reason = f"With {estimate.examples} labels its 95 % interval would be {100 * (high - low):.0f} points wide."
+        return _no_estimate(estimate.examples, estimate.population, reason)
+    return estimate._replace(low=low, high=high)
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

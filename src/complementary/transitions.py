@@ -333,7 +333,7 @@ def _calibrate(q: Tensor, share: Tensor, matrix: Tensor) -> Tensor:
         return float((share * (predicted + 1e-6).log()).sum())
 
     best = max(torch.linspace(-3.25, 2, 22).tolist(), key=likelihood)
-    return (logits * 2**-best).softmax(1)
+    return torch.softmax(logits * 2**-best, 1)
 
 
 def anchor_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.5) -> Tensor:

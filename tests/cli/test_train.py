@@ -143,5 +143,5 @@ def test_print_result_says_that_true_labels_were_used(capsys, tmp_path):
 def test_train_with_a_singular_transition_has_no_accuracy_estimate(cll, tmp_path):
     status, out, _ = cll("train", "--labels", "noisy:0.1", "--mix", "none", "--epochs", 1, "--out", tmp_path / "x")
     assert status == 0
-    assert "No accuracy estimate" in out
+    assert "No estimated accuracy" in out
     assert "URE" not in out

@@ -56,7 +56,8 @@ ROWS = {
     "accuracy_last": "test accuracy, last epoch",
     "accuracy_selected": "test accuracy, epoch selected without true labels (SCEL)",
     "accuracy_selected_before_self_training": "the same before self-training",
-    "estimated_accuracy_selected": "accuracy on data like the training data, estimated without true labels (URE)",
+    "estimated_accuracy_selected": "accuracy on data like yours, estimated without true labels",
+    "estimated_balanced_accuracy_selected": "the same on classes of equal size",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (oracle)",
     "oracle_noise_ratio": "mixes with a wrong label (oracle)",
 }
@@ -69,15 +70,17 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     if result["images_per_second"] is not None:
         rows.append(["training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}"])
     print_table((), rows)
-    if result.get("selected_epoch") is not None and result.get("estimated_accuracy_selected") is None:
-        print("No accuracy estimate: the transition matrix is singular, so the labels do not determine the classes.")
+    for note in result.get("estimate_notes", []):
+        print(note)
     if result["data"]["uses_oracle"]:
         print("Oracle: this run was trained with the help of true labels.")
     print(f"All files of this run: {out}")
 
 
 def _show(result: dict[str, Any], key: str) -> str:
-    if key != "estimated_accuracy_selected":
+    if not key.startswith("estimated"):
         return f"{100 * result[key]:.2f} %"
-    error, count = result["estimated_accuracy_error"], result["data"]["held_out"]
-    return f"{100 * result[key]:.0f} ± {100 * error:.0f} % ({count} held-out examples)"
+    low, high = (result.get(key.replace("selected", end)) for end in ("low", "high"))
+    value, count = 100 * min(1.0, max(0.0, result[key])), result["data"]["held_out"]
+    interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f}, " if low is not None and high is not None else ""
+    return f"{value:.0f} % ({interval}{count} held-out examples)"

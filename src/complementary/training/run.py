@@ -26,6 +26,7 @@ from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
 from complementary.rng import generator
+from complementary.training.estimates import estimates
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.self_training import SelfTrainer, fine_tuned_network
@@ -168,9 +169,9 @@ def _estimate_transition(
 ) -> Task:
     """Estimate the transition matrix without true labels, and use it in place of the matrices of the task.
 
-    Class probabilities are cross-fitted: two classifiers, each trained on one half of the examples, predict the other
-    half. The first pair is trained with s-nl, further pairs with fwd and the estimate so far, because s-nl takes the
-    labels for uniform.
+    Class probabilities are cross-fitted: every example is predicted by a classifier that was trained without it. The
+    first classifiers are trained with s-nl, which takes the labels for uniform; further ones with fwd and the estimate
+    so far.
     """
     plain = _for_adam(config).with_(mix="none", transition="auto", epochs=config.training.estimate_epochs)
     if task.encoder is not None:
@@ -179,22 +180,25 @@ def _estimate_transition(
         stage = f"for the matrix ({turn + 1} of {1 + ESTIMATE_ROUNDS}), "
         first = plain.with_(loss="fwd" if turn else "s-nl")
         predicted = _cross_fit(first, task, engine, processes, stage, progress)
-        matrix = transitions.estimate_transition(predicted, task.excluded).matrix
-        task = dataclasses.replace(task, transition=matrix, loss_transition=matrix)
-    return task
+        estimate = transitions.estimate_transition(predicted, task.excluded)
+        matrices: dict[str, Any] = {"transition": estimate.matrix, "loss_transition": estimate.matrix}
+        task = dataclasses.replace(task, **matrices, transition_estimate=estimate)
+    summary = {"transition": estimate.matrix.tolist(), "transition_error": estimate.error.tolist()}
+    return dataclasses.replace(task, data_summary=task.data_summary | summary)
 
 
 def _cross_fit(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Tensor:
     """Class probabilities [N, K] of every training example, by a classifier that was trained without its labels."""
-    order = torch.randperm(len(task.train), generator=generator(config.seed, "folds"))
-    predicted = torch.zeros(len(task.train), len(task.classes))
-    for fold in range(2):
-        training, other = order[1 - fold :: 2].sort().values, order[fold::2].sort().values
-        half = task.take(training)
-        batch = min(config.training.batch, len(half.train) // processes.world_size * processes.world_size)
-        trainer = _train_first(config.with_(batch=batch), half, engine, processes, stage, progress)
+    count, folds = len(task.train), 5 if task.encoder is not None or len(task.train) < 10_000 else 2
+    part = torch.randperm(count, generator=generator(config.seed, "folds")) % folds
+    predicted = torch.zeros(count, len(task.classes))
+    for fold in range(folds):
+        training, other = (part != fold).nonzero()[:, 0], (part == fold).nonzero()[:, 0]
+        without = dataclasses.replace(task.take(training), test_inputs=None, test_truth=None)
+        batch = min(config.training.batch, len(training) // processes.world_size * processes.world_size)
+        trainer = _train_first(config.with_(batch=batch), without, engine, processes, stage, progress)
         if trainer.selected:
             trainer.model.load_state_dict(trainer.selected)
         predicted[other] = processes.broadcast(trainer.logits(task.train.take(other)).softmax(1).cpu())
@@ -254,6 +258,7 @@ def summarize(trainer: Trainer) -> dict[str, Any]:
     known = "accuracy" in last
     return {
         **accuracies(history),
+        **estimates(trainer, _selected),
         **(_self_training(trainer) if isinstance(trainer, SelfTrainer) else {}),
         **({f"{k}_last": v for k, v in _by_class(last, summary).items()} if known else {}),
         **({f"{k}_selected": v for k, v in _by_class(selected, summary).items()} if known and selected else {}),
@@ -278,8 +283,6 @@ def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:
         "accuracy_last": history[-1].get("accuracy"),
         "accuracy_selected": selected.get("accuracy") if selected else None,
         "selected_epoch": selected["epoch"] if selected else None,
-        "estimated_accuracy_selected": selected["estimated_accuracy"] if selected else None,
-        "estimated_accuracy_error": selected["estimated_accuracy_error"] if selected else None,
         "accuracy_best_on_test": best["accuracy"] if best else None,
         "best_epoch_on_test": best["epoch"] if best else None,
     }

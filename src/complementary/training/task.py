@@ -27,6 +27,7 @@ from complementary.files import fingerprint
 from complementary.losses.registry import check, method_of
 from complementary.mixing import GroupMixup, Pool
 from complementary.rng import address, generator
+from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Task:
         transition: How labels arise, as far as is known without true labels, [K, K].
         loss_transition: The matrix that the loss is given, [K, K]; it may be an oracle.
         encoder: The encoder that computed the inputs, if they are features.
+        transition_estimate: How precise ``transition`` is, if it was estimated.
         data_summary: What the result reports about the data.
     """
 
@@ -71,6 +73,7 @@ class Task:
     transition: Tensor
     loss_transition: Tensor
     encoder: FrozenEncoder | None = None
+    transition_estimate: TransitionEstimate | None = None
     data_summary: dict[str, Any] = field(default_factory=dict)
 
     @functools.cached_property

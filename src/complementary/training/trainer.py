@@ -21,11 +21,14 @@ from complementary.engine.batches import chunks, should_stream
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import TrainingLoop, add_prefix, load_optimizer, optimizer_tensors, strip_prefix
 from complementary.errors import UserError
+from complementary.losses.base import per_label
 from complementary.losses.registry import method_of
 from complementary.mixing import Draw, GroupMixup
+from complementary.rng import generator
 from complementary.training.task import Task, build_mixer
 
 SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
+MIN_HELD_OUT = 4  # validation examples: fewer are not divided into halves
 
 
 class Trainer(TrainingLoop):
@@ -42,6 +45,8 @@ class Trainer(TrainingLoop):
         evaluated: The network that is evaluated, and whose weights are the result: the same one, or an average of it.
         criterion: The loss with the matrix and the prior that it needs.
         selected: Weights of the epoch with the lowest SCEL on the validation split; empty without one.
+        second_half: Validation examples of the second half, bool [V]; the halves select epochs for each other.
+        validation_predictions: Predicted classes of the validation split after each epoch, int32 [epochs, V].
         selected_decoder: How outputs became classes in that epoch (see `BoundLoss.decoder`).
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
     """
@@ -75,6 +80,10 @@ class Trainer(TrainingLoop):
         self.loss = functools.partial(engine.compiled(losses.apply), self.criterion)
         captured = self.capture if not self.streamed else lambda function: function
         self.validation_logits = captured(functools.partial(self.outputs, task.validation))
+        held_out = len(task.validation)
+        order = torch.randperm(held_out, generator=generator(config.seed, "halves"))
+        self.second_half = (order % 2 == 1).to(self.device)
+        self.validation_predictions = torch.zeros(self.epochs, held_out, dtype=torch.int32)
         test = task.test_inputs
         self.test_logits = None if test is None else captured(functools.partial(self.outputs, test))
 
@@ -146,15 +155,26 @@ class Trainer(TrainingLoop):
         outputs = self.validation_logits() if len(task.validation) else None
         predicted = None if self.test_logits is None else self.criterion.decode(self.test_logits()).argmax(1)
         if outputs is not None:
-            to_labels, logits = self.criterion.label_matrix(task.transition), self.criterion.decode(outputs)
-            for score in SCORES:
-                arguments = (outputs, to_labels) if score is scores.scel else (logits, task.transition)
-                value = float(score(arguments[0], task.validation_excluded, arguments[1]))
-                found[score.__name__] = None if math.isnan(value) else value  # NaN: the transition is singular
+            found = self._truth_free(outputs, slice(None))
+            if len(outputs) >= MIN_HELD_OUT:
+                found["halves"] = [self._truth_free(outputs, part) for part in (~self.second_half, self.second_half)]
+            if self.epoch < self.epochs:
+                self.validation_predictions[self.epoch] = self.criterion.decode(outputs).argmax(1).cpu()
         if predicted is not None and task.test_truth is not None:
             per_class = scores.class_accuracy(predicted, task.test_truth, len(task.classes))
             found["accuracy"] = float((predicted == task.test_truth).double().mean())
             found["per_class"] = [None if math.isnan(a) else a for a in per_class.tolist()]
+        return found
+
+    def _truth_free(self, outputs: Tensor, part: Tensor | slice) -> dict[str, Any]:
+        """Metrics without true labels on a part of the validation split; None: the transition is singular."""
+        task, found = self.task, dict[str, Any]()
+        outputs, excluded = outputs[part], task.validation_excluded[part]
+        to_labels, logits = self.criterion.label_matrix(task.transition), self.criterion.decode(outputs)
+        for score in SCORES:
+            arguments = (outputs, to_labels) if score is scores.scel else (logits, task.transition)
+            value = float(score(arguments[0], excluded, arguments[1]))
+            found[score.__name__] = None if math.isnan(value) else value
         return found
 
     def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
@@ -188,7 +208,8 @@ class Trainer(TrainingLoop):
             estimated = priors.from_labels(task.excluded, task.transition)
             equal = priors.uniform(len(task.classes)) if self.config.pseudo_labels.prior == "uniform" else None
             prior = (equal or estimated if shares is None else priors.given(shares, len(task.classes))).share
-        bound = losses.build(name, task.loss_transition, prior).to(self.device)
+        share = per_label(task.excluded.float()).mean(0)
+        bound = losses.build(name, task.loss_transition, prior, share).to(self.device)
         if bound.learned is not None and self.processes.world_size > 1:
             raise UserError(f"The loss {name} learns its matrix, which works in one process only.", "loss")
         return bound
@@ -246,6 +267,8 @@ class Trainer(TrainingLoop):
         if self.criterion.learned is not None:
             found |= {"loss/learned": self.criterion.learned.detach()}
             found |= {} if self.selected_decoder is None else {"loss/selected": self.selected_decoder[0]}
+        if len(self.task.validation):
+            found |= {"validation_predictions": self.validation_predictions}
         return found | add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
 
     def _fingerprints(self) -> dict[str, Tensor]:
@@ -265,6 +288,8 @@ class Trainer(TrainingLoop):
                     "encoder",
                 )
         self.model.load_state_dict(strip_prefix("model", tensors))
+        if len(self.task.validation):
+            self.validation_predictions.copy_(tensors["validation_predictions"])
         self.selected = {k: v.to(self.device) for k, v in strip_prefix("selected", tensors).items()}
         if self.criterion.learned is not None:
             self.criterion.learned.data.copy_(tensors["loss/learned"])
