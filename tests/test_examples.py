@@ -44,3 +44,23 @@ def test_encoder_and_icm_lowers_the_noise_ratio(tmp_path):
     noise = {(mix, encoder): float(value) for mix, encoder, value, _ in rows}
     assert max(noise["icm", "pixels"], noise["icm", "simsiam"]) < noise["mixup", "pixels"] / 2
     assert all(float(row[3]) > 0.6 for row in rows)
+
+
+@pytest.mark.slow
+def test_own_parts_train_in_python_and_on_the_command_line(tmp_path):
+    printed = run("own_parts.py", tmp_path)
+    assert printed.startswith("__main__:squared")
+    assert float(re.search(r"0\.\d+", printed)[0]) > 0.8
+    parts = {"--data": "stripes", "--loss": "squared", "--mix": "SameSide", "--encoder": "edges"}
+    options = [word for option, name in parts.items() for word in (option, f"own_parts:{name}")]
+    command = [sys.executable, "-m", "complementary", "train", *options, "--epochs", "2", "--out", "run"]
+    environment = os.environ | {"PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'loss = "own_parts:squared"' in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.slow
+def test_lightning_loop_learns_from_complementary_labels(tmp_path):
+    pytest.importorskip("lightning")
+    assert float(re.findall(r"0\.\d+", run("lightning_loop.py", tmp_path))[-1]) > 0.45

@@ -58,6 +58,28 @@ def test_ure_is_biased_if_labels_are():
     assert float((expected(LOSSES["ure"], MATRICES["biased"]) - ordinary()).abs().max()) > 0.1
 
 
+def test_ure_with_shares_does_not_depend_on_how_often_a_batch_has_a_label():
+    pairs = [(y, k) for y in range(5) for k in range(5) if k != y]  # all labels of all examples: the population
+    more = pairs + [(y, k) for y, k in pairs if k == 0] * 3
+    share, found = torch.full((5,), 0.2), []
+    for chosen in (pairs, more):
+        logits, labels = LOGITS[[y for y, _ in chosen]], torch.eye(5)[[k for _, k in chosen]]
+        found += [mean(LOSSES["ure"](logits, labels, share=share), labels), mean(LOSSES["ure"](logits, labels), labels)]
+    torch.testing.assert_close(found[0], ordinary().mean(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-4)
+    assert float((found[3] - found[1]).abs()) > 0.1
+
+
+def test_gradient_ascent_with_shares_descends_at_the_start_of_training():
+    """Without them, the noise of counting labels makes some partial risk negative in most batches."""
+    logits, share = torch.zeros(500, 10), torch.full((10,), 0.1)
+    labels = torch.eye(10)[torch.randint(10, (500,), generator=generator(0, "start"))]
+    assert float(mean(ure_ga(logits, labels, share=share), labels)) == pytest.approx(
+        float(torch.tensor(10.0).log()), rel=1e-4
+    )
+    assert float(mean(ure_ga(logits, labels), labels)) < 1
+
+
 def test_ure_with_the_uniform_matrix_is_that_without():
     uniform = transitions.uniform(4)
     for plain, given in (("ure", "ure-t"), ("ure-nn", "ure-tnn"), ("ure-ga", "ure-tga")):

@@ -19,6 +19,7 @@ COMMANDS = {  # a module of this package with a function main(arguments) -> one 
     "sweep": "run a grid of configurations, on this machine or on Ray",
     "report": "the page of one run, or tables from the results of many",
     "paper": "the tables and figures of the ICM paper, one command each",
+    "methods": "list losses and recipes, and what each assumes",
     "data": "list, download, show, import and remove datasets",
     "predict": "apply a trained run to images or vectors",
     "export": "write a trained run as ONNX, torch program or weights",

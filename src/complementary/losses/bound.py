@@ -24,14 +24,21 @@ class BoundLoss(nn.Module):
         method: What it assumes.
         transition: The transition matrix, [K, K].
         prior: Share of each class, [K].
+        share: Share of each label in the training set, [K]; used if the loss has a parameter of that name.
     """
 
     transition: Tensor | None
     inverse: Tensor | None
     prior: Tensor | None
+    share: Tensor | None
 
     def __init__(
-        self, function: Loss, method: Method, transition: Tensor | None = None, prior: Tensor | None = None
+        self,
+        function: Loss,
+        method: Method,
+        transition: Tensor | None = None,
+        prior: Tensor | None = None,
+        share: Tensor | None = None,
     ) -> None:
         super().__init__()
         if method.matrix != "not used" and transition is None:
@@ -50,16 +57,21 @@ class BoundLoss(nn.Module):
         self.register_buffer("prior", None if prior is None else prior.float(), persistent=False)
         inverted = invert(transition, method.name) if method.matrix == "inverted" and transition is not None else None
         self.register_buffer("inverse", inverted, persistent=False)
+        used = share is not None and "share" in _keywords(function)
+        self.register_buffer("share", share.float() if used and share is not None else None, persistent=False)
         self.learned: nn.Parameter | None = None
         if method.matrix == "learned" and transition is not None:
             self.learned = nn.Parameter(transition.float().clamp_min(START).log())
 
     def forward(self, logits: Tensor, excluded: Tensor) -> Tensor:
         """The loss of each example: [B, K], [B, K] -> float32 [B]."""
-        if self.inverse is not None:
-            return self.function(logits, excluded, self.transition, self.prior, inverse=self.inverse)  # type: ignore[call-arg]
         matrix = self.transition if self.learned is None else self.learned.softmax(1)
-        return self.function(logits, excluded, matrix, self.prior)
+        return self.function(logits, excluded, matrix, self.prior, **self.keywords())
+
+    def keywords(self) -> dict[str, Tensor]:
+        """What the loss takes beyond the common arguments: ``inverse`` and ``share``."""
+        found = {"inverse": self.inverse, "share": self.share}
+        return {name: value for name, value in found.items() if value is not None}
 
     def label_matrix(self, transition: Tensor) -> Tensor:
         """The matrix that turns softmax(logits) into the distribution of the label, [K, K].
@@ -94,7 +106,12 @@ def decode(logits: Tensor, decoder: tuple[Tensor, Tensor] | None) -> Tensor:
     return nearest_row(logits.float().softmax(1) @ matrix, rows)
 
 
-def build(loss: str | Loss, transition: Tensor | None = None, prior: Tensor | None = None) -> BoundLoss:
+def build(
+    loss: str | Loss,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    share: Tensor | None = None,
+) -> BoundLoss:
     """Bind a loss to the matrix and the prior that it needs.
 
     Args:
@@ -102,6 +119,7 @@ def build(loss: str | Loss, transition: Tensor | None = None, prior: Tensor | No
             or a function with the signature of `Loss`. It may have an attribute ``method``, a `registry.Method`.
         transition: Transition matrix of the labels, [K, K].
         prior: Share of each class, [K].
+        share: Share of each label in the training set, [K].
 
     Returns:
         A module without parameters, unless the loss learns its matrix.
@@ -114,7 +132,7 @@ def build(loss: str | Loss, transition: Tensor | None = None, prior: Tensor | No
         known = {id(function): LOSS_METHODS[key] for key, function in LOSSES.items()}
         method = known.get(id(loss), getattr(loss, "method", Method(name, name, "not of this package")))
         function = loss
-    return BoundLoss(_adapted(function, method), method, transition, prior)
+    return BoundLoss(_adapted(function, method), method, transition, prior, share)
 
 
 def _adapted(function: Loss, method: Method) -> Loss:
@@ -139,6 +157,15 @@ def _adapted(function: Loss, method: Method) -> Loss:
         return function(logits, excluded) if taken == 2 else function(logits, excluded, transition)
 
     return with_fewer
+
+
+def _keywords(function: Loss) -> set[str]:
+    """Names of the keyword-only parameters of a loss."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {p.name for p in parameters if p.kind == p.KEYWORD_ONLY}
 
 
 def apply(bound: BoundLoss, logits: Tensor, excluded: Tensor) -> Tensor:

@@ -17,9 +17,13 @@ NN and GA are decided on the batch. They are ordinary per-example losses, becaus
 of examples, and the decision is a constant factor per class (0, 1 or -1). Value and gradient are right without any
 change to the training loop. In several processes, each decides on its own part of the batch.
 
-The paper weights each label by its share in the training set; here its share in the batch counts, which is unbiased as
-well and needs no prior. libcll splits the risk by complementary label, not by class, before it clips: other values for
-NN and GA, the same for free.
+With ``share``, the share of each label in the training set, the examples of a label are averaged first and then
+weighted by that share, as published. Without it, the share in the batch counts. Both are unbiased, but the second adds
+the noise of counting labels to every R_k: at the start of training, some R_k is then negative in most batches, and GA
+ascends nearly always.
+
+libcll splits the risk by complementary label, not by class, before it clips: other values for NN and GA, the same for
+free.
 """
 
 import torch
@@ -53,7 +57,14 @@ def invert(transition: Tensor, name: str = "ure-t") -> Tensor:
     return inverse
 
 
-def ure(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+def ure(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    share: Tensor | None = None,
+) -> Tensor:
     """Unbiased risk for uniform labels, not corrected (free).
 
     Args:
@@ -61,21 +72,36 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prio
         excluded: Complementary labels, [B, K]; several labels of an example share a weight of 1.
         transition: Not used.
         prior: Not used.
+        share: Share of each label in the training set, [K]; None: in the batch.
 
     Returns:
         The loss of each example, float32 [B]; it can be negative.
     """
-    return _contributions(logits, excluded, _uniform(logits)).sum(1)
+    return _contributions(logits, excluded, _uniform(logits), share).sum(1)
 
 
-def ure_nn(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+def ure_nn(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    share: Tensor | None = None,
+) -> Tensor:
     """Non-negative risk for uniform labels (NN). Arguments as `ure`."""
-    return _without_negative(_contributions(logits, excluded, _uniform(logits)), excluded)
+    return _without_negative(_contributions(logits, excluded, _uniform(logits), share), excluded)
 
 
-def ure_ga(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
+def ure_ga(
+    logits: Tensor,
+    excluded: Tensor,
+    transition: Tensor | None = None,
+    prior: Tensor | None = None,
+    *,
+    share: Tensor | None = None,
+) -> Tensor:
     """Gradient ascent for uniform labels (GA). Arguments as `ure`; the value is that of the objective descended."""
-    return _ascend_negative(_contributions(logits, excluded, _uniform(logits)), excluded)
+    return _ascend_negative(_contributions(logits, excluded, _uniform(logits), share), excluded)
 
 
 def ure_t(
@@ -85,6 +111,7 @@ def ure_t(
     prior: Tensor | None = None,
     *,
     inverse: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> Tensor:
     """Unbiased risk for any invertible transition matrix, not corrected.
 
@@ -94,11 +121,12 @@ def ure_t(
         transition: Transition matrix T of the labels, [K, K]; required.
         prior: Not used.
         inverse: T^-1 [K, K], if it is known (see `invert`).
+        share: Share of each label in the training set, [K]; None: in the batch.
 
     Returns:
         The loss of each example, float32 [B]; it can be negative.
     """
-    return _contributions(logits, excluded, _inverse(logits, transition, inverse, "ure-t")).sum(1)
+    return _contributions(logits, excluded, _inverse(logits, transition, inverse, "ure-t"), share).sum(1)
 
 
 def ure_tnn(
@@ -108,10 +136,11 @@ def ure_tnn(
     prior: Tensor | None = None,
     *,
     inverse: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> Tensor:
     """Non-negative risk for any invertible transition matrix (TNN). Arguments as `ure_t`."""
     corrected = _inverse(logits, transition, inverse, "ure-tnn")
-    return _without_negative(_contributions(logits, excluded, corrected), excluded)
+    return _without_negative(_contributions(logits, excluded, corrected, share), excluded)
 
 
 def ure_tga(
@@ -121,10 +150,11 @@ def ure_tga(
     prior: Tensor | None = None,
     *,
     inverse: Tensor | None = None,
+    share: Tensor | None = None,
 ) -> Tensor:
     """Gradient ascent for any invertible transition matrix (TGA). Arguments as `ure_t`."""
     corrected = _inverse(logits, transition, inverse, "ure-tga")
-    return _ascend_negative(_contributions(logits, excluded, corrected), excluded)
+    return _ascend_negative(_contributions(logits, excluded, corrected, share), excluded)
 
 
 def _uniform(logits: Tensor) -> Tensor:
@@ -140,10 +170,14 @@ def _inverse(logits: Tensor, transition: Tensor | None, inverse: Tensor | None, 
     return invert(transitions.check_transition(matrix).to(matrix.device), name)
 
 
-def _contributions(logits: Tensor, excluded: Tensor, inverse: Tensor) -> Tensor:
+def _contributions(logits: Tensor, excluded: Tensor, inverse: Tensor, share: Tensor | None) -> Tensor:
     """What each example contributes to each partial risk: [B, K]."""
     f, t = as_float(logits, excluded)
-    return multiply(per_label(t), inverse) * -f.log_softmax(1)
+    weight = per_label(t)
+    if share is not None:
+        found = weight.sum(0) / labeled_count(t)  # the share in the batch
+        weight = weight * (share.to(f.device) / torch.where(found > 0, found, 1.0))
+    return multiply(weight, inverse) * -f.log_softmax(1)
 
 
 def _partial_risks(parts: Tensor, excluded: Tensor) -> Tensor:

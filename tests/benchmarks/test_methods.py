@@ -1,0 +1,125 @@
+"""All losses on features: heads trained together equal heads trained alone; the page of stored results."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import methods, methods_page
+from benchmarks.methods import Heads, Problem, train
+from complementary import labels, transitions
+from complementary.errors import UserError
+from complementary.losses import LOSSES
+from complementary.rng import generator
+
+COUNTS = {"train": 200, "validation": 40, "test": 100}
+
+
+def problem(seeds=2, matrix=None, classes=4):
+    source = generator(0, "problem")
+    centers = 3 * torch.randn(classes, 6, generator=source)
+    truth = {part: torch.randint(classes, (count,), generator=source) for part, count in COUNTS.items()}
+    inputs = {part: centers[y] + torch.randn(len(y), 6, generator=source) for part, y in truth.items()}
+    matrix = transitions.uniform(classes) if matrix is None else matrix
+    drawn = {
+        part: torch.stack([labels.draw(truth[part], matrix, seed=seed) for seed in range(seeds)])
+        for part in ("train", "validation")
+    }
+    prior = torch.full((seeds, classes), 1 / classes)
+    known = (drawn["train"], drawn["validation"], truth["test"], matrix.float(), prior)
+    return Problem(inputs["train"], inputs["validation"], inputs["test"], *known)
+
+
+@pytest.mark.parametrize("loss", ["s-nl", "ure-ga", "cpe-t", "scarce"])
+def test_heads_trained_together_equal_those_trained_alone(loss):
+    whole = problem()
+    together = train(whole, loss, "mlp", [1e-2, 1e-1], epochs=2, batch=50, hidden=8)
+    first = Problem(
+        *(whole.train, whole.validation, whole.test, whole.excluded[:1], whole.validation_excluded[:1]),
+        *(whole.truth, whole.transition, whole.prior[:1]),
+    )
+    for lr, found in zip([1e-2, 1e-1], together[::2], strict=True):
+        (alone,) = train(first, loss, "mlp", [lr], epochs=2, batch=50, hidden=8)
+        assert {k: found[k] for k in ("lr", "seed")} == {"lr": lr, "seed": 0}
+        assert found == pytest.approx(alone, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES.keys() - {"ure-ga", "ure-tga", "op-w"}))
+def test_every_loss_learns_an_easy_problem(loss):
+    found = train(problem(1, transitions.biased(4, 2)), loss, "linear", [3e-2], epochs=15, batch=50)
+    assert found[0]["accuracy_best_on_test"] > 0.6  # chance: 0.25
+
+
+def test_heads_compute_what_nn_linear_does():
+    heads, x = Heads([3, 4], 5, 3, hidden=7), torch.randn(6, 5, generator=generator(0, "x"))
+    for i, found in enumerate(heads(x)):
+        hidden = (x @ heads.weights[0][i] + heads.biases[0][i]).relu()
+        torch.testing.assert_close(found, hidden @ heads.weights[1][i] + heads.biases[1][i])
+    assert not torch.equal(heads.weights[0][0], heads.weights[0][1])
+
+
+def write(path, accuracies):
+    """accuracies: (labels, loss, lr) -> (SCEL, accuracy of each seed)."""
+    conditions = {"data": "digits", "head": "linear", "encoder": "file:x.safetensors", "features": 4, "hidden": 0}
+    conditions |= {"images": {"training": 9, "asked": None}, "epochs": 2, "batch": 3, "weight_decay": 0.0}
+    lines = [conditions | {"seconds": 1.0, "device": "cpu"}]
+    for (kind, loss, lr), (scel, values) in accuracies.items():
+        for seed, value in enumerate(values):
+            row = {"labels": kind, "loss": loss, "lr": lr, "seed": seed, "scel_selected": scel}
+            lines.append(row | {"accuracy_selected": value})
+    path.write_text("\n".join(map(json.dumps, lines)))
+
+
+def test_page_chooses_the_learning_rate_without_true_labels(tmp_path):
+    cells = {
+        ("uniform", "s-nl", 0.1): (2.0, (0.5, 0.52, 0.51)),
+        ("uniform", "s-nl", 0.01): (2.2, (0.8, 0.82, 0.81)),  # better, but a higher SCEL
+        ("uniform", "fwd", 0.1): (2.1, (0.7, 0.71, 0.72)),
+        ("uniform", "dm", 0.1): (2.1, (0.69, 0.72, 0.7)),
+    }
+    write(tmp_path / "digits-linear.jsonl", cells)
+    (column,) = methods_page.read(tmp_path / "digits-linear.jsonl").columns
+    assert (column.chosen["s-nl"].lr, column.oracle["s-nl"].lr) == (0.1, 0.01)
+    assert column.ranks() == {"fwd": 1, "dm": 2, "s-nl": 3}
+    assert column.best() == {"fwd", "dm"}
+    page = methods_page.render(tmp_path)
+    assert "| `s-nl` | 51.0 ± 1.0 |" in page
+    assert "| `fwd` | **71.0 ± 1.0** |" in page
+    assert "| `s-nl` | 30.0 | 30.0 | digits, linear heads, uniform | 0 of 1 |" in page
+
+
+def test_page_without_results_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="no results"):
+        methods_page.render(tmp_path)
+
+
+def test_command_line_trains_and_writes_results(tmp_path, monkeypatch):
+    def built(name, kind, encoder, seeds, images, device):
+        if kind == "ACL":
+            raise UserError("not available")
+        return problem(len(seeds))
+
+    monkeypatch.setattr(methods, "build_problem", built)
+    options = ["--data", "digits", "--encoder", "file:x", "--out", str(tmp_path), "--heads", "linear", "--lrs", "0.1"]
+    options += [
+        "--losses",
+        "s-nl",
+        "fwd",
+        "--labels",
+        "uniform",
+        "ACL",
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        "--batch",
+        "50",
+    ]
+    methods.main(["run", *options, "--device", "cpu"])
+    conditions, *rows = map(json.loads, (tmp_path / "digits-linear.jsonl").read_text().splitlines())
+    assert conditions["images"]["training"] == 200
+    assert [(row["labels"], row["loss"], row["seed"]) for row in rows] == [
+        ("uniform", loss, seed) for loss in ("s-nl", "fwd") for seed in (0, 1)
+    ]
+    methods.main(["page", str(tmp_path), "--out", str(tmp_path / "page.md")])
+    assert "## Ranks" in (tmp_path / "page.md").read_text()
