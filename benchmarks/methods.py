@@ -150,7 +150,7 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, D] -> [M, B, K]."""
-        out = torch.einsum("bd,mdk->mbk", x, self.weights[0]) + self.biases[0]
+        out: Tensor = torch.einsum("bd,mdk->mbk", x, self.weights[0]) + self.biases[0]
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             out = torch.baddbmm(bias, out.relu(), weight)
         return out

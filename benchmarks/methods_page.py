@@ -193,7 +193,7 @@ def _choice(columns: list[tuple[Study, Column]]) -> str:
     """What the truth-free choice of the learning rate costs."""
     lines = ["## The learning rate without true labels\n"]
     lines += [
-        "Accuracy lost by choosing the learning rate by calibrated SCEL, against the choice on the test set (an oracle).\n"
+        "Accuracy lost by choosing the learning rate by calibrated SCEL, against the choice on the test set (oracle).\n"
     ]
     lines += ["| loss | mean loss | largest loss | where | same choice |", "|---|---|---|---|---|"]
     for loss in LOSS_METHODS:

@@ -15,7 +15,7 @@ from complementary import data, labels, losses, transitions
 EPOCHS, BATCH = 100, 256
 
 
-class Classifier(lightning.LightningModule):
+class Classifier(lightning.LightningModule):  # type: ignore[misc, unused-ignore]
     """An MLP that learns from complementary labels."""
 
     def __init__(self, loss: nn.Module) -> None:
