@@ -37,6 +37,18 @@ def test_predict_folder_of_images_equals_its_arrays(cll, trained, tmp_path):
     assert by_image[1][0] == "deep/00.png"
 
 
+def test_predict_writes_all_classes_by_name(cll, trained, tmp_path):
+    np.save(tmp_path / "images.npy", load("digits").test.inputs[:5, 0].numpy())
+    short = table(cll("predict", trained, tmp_path / "images.npy")[1])
+    header, *rows = table(cll("predict", trained, tmp_path / "images.npy", "--all-classes")[1])
+    assert header == ["class", "probability", *map(str, range(10))]
+    assert [row[:2] for row in rows] == short[1:]
+    for row in rows:
+        values = [float(value) for value in row[2:]]
+        assert sum(values) == pytest.approx(1, abs=0.001)
+        assert values[int(row[0])] == max(values) == float(row[1])
+
+
 def test_predict_resizes_and_converts_images(cll, trained, tmp_path):
     image = Image.fromarray(load("digits").test.inputs[3, 0].numpy())
     image.save(tmp_path / "small.png")

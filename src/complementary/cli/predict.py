@@ -33,9 +33,11 @@ class Predict:
     """The folder of a finished run."""
     inputs: tyro.conf.Positional[Path]
     """An image or a folder of images; a .npy or .npz file of images uint8 [N, H, W] or [N, H, W, C], or of vectors
-    [N, D]; or a .csv file of numbers with one example per line."""
+    [N, D]; a .csv file of numbers with one example per line; or a .parquet file of vectors."""
     out: Path | None = None
     """File to write; by default stdout."""
+    all_classes: bool = False
+    """Also write the probability of each class, in a column of its name."""
     weights: Literal["auto", "selected", "last"] = "auto"
     """Weights of the epoch selected by SCEL or of the last epoch. auto: selected, if there is one."""
     fit: Literal["crop", "stretch"] = "crop"
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{options.out} exists already; choose another file.", "out")
     from complementary.training.predict import load
 
-    rows = _predict_file(load(options.folder, options.weights), options.inputs, options.fit)
+    rows = _predict_file(load(options.folder, options.weights), options.inputs, options.fit, options.all_classes)
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(rows)
     if options.out is None:
@@ -62,13 +64,14 @@ def main(arguments: list[str]) -> None:
     print(f"{len(rows) - 1:,} predictions: {options.out}")
 
 
-def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[list[str]]:
+def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop", all_classes: bool = False) -> list[list[str]]:
     """Predict the examples of a file or folder.
 
     Args:
         model: The trained run.
         inputs: What to predict, as in `Predict`.
         fit: How images become square.
+        all_classes: Whether the probability of each class follows.
 
     Returns:
         A header, then class and probability of each example, after its name if it has one. An image that cannot be read
@@ -78,25 +81,27 @@ def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop") -> list[l
 
     if not is_image_path(inputs):
         names, examples = read_examples(inputs)
-        return _table("name", names, _predict(model, examples))
+        return _table("name", names, _predict(model, examples, all_classes))
     paths, images, failures = read_images(inputs, model.shape, fit)
-    rows = _predict(model, images)
+    rows = _predict(model, images, all_classes)
     for index, reason in failures.items():
         logger.warning("%s cannot be read: %s", paths[index], reason)
-        rows[index] = ["", ""]
+        rows[index + 1] = [""] * len(rows[0])
     return _table("file", [str(p.relative_to(inputs)) if inputs.is_dir() else p.name for p in paths], rows)
 
 
 def _table(title: str, names: list[str] | None, rows: list[list[str]]) -> list[list[str]]:
-    table = [["class", "probability"], *rows]
-    return table if names is None else [[name, *row] for name, row in zip([title, *names], table, strict=True)]
+    return rows if names is None else [[name, *row] for name, row in zip([title, *names], rows, strict=True)]
 
 
-def _predict(model: "Predictor", inputs: "Tensor") -> list[list[str]]:
-    rows: list[list[str]] = []
+def _predict(model: "Predictor", inputs: "Tensor", all_classes: bool) -> list[list[str]]:
+    """A header, and one row per example."""
+    rows = [["class", "probability", *(model.classes if all_classes else ())]]
     for part in inputs.split(BATCH):
-        best = model(part, BATCH).max(1)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        rows += [[model.classes[k], f"{p:.4f}"] for k, p in pairs]
-        log_progress(logger, "predicting", len(rows), len(inputs))
+        probabilities = model(part, BATCH)
+        best = probabilities.max(1)
+        each = probabilities.tolist() if all_classes else [[]] * len(part)
+        for k, p, further in zip(best.indices.tolist(), best.values.tolist(), each, strict=True):
+            rows.append([model.classes[k], *(f"{value:.4f}" for value in (p, *further))])
+        log_progress(logger, "predicting", len(rows) - 1, len(inputs))
     return rows
