@@ -136,7 +136,7 @@ def test_read_examples_from_csv(tmp_path, text, names):
         ("none.npy", None, "cannot be read"),
         ("none.npz", None, "cannot be read"),
         ("none.csv", None, "cannot be read"),
-        ("x.parquet", "rows", "is not an image"),
+        ("x.txt", "rows", "is not an image"),
     ],
 )
 def test_read_examples_refuses_unreadable_files(tmp_path, name, content, said):

@@ -164,13 +164,16 @@ def read_assignment(
     if "assignment" not in tensors or record.get("version") != VERSION:
         raise UserError(f"{path} is not a cluster assignment of version {VERSION}.", "assignments")
     assignment = tensors["assignment"].long()
+    if assignment.ndim != 1 or not len(assignment) or int(assignment.min()) < 0:
+        shape = list(assignment.shape)
+        raise UserError(f"{path} contains no clusters: its assignment has shape {shape}.", "assignments")
     if inputs is not None and len(assignment) != len(inputs):
         raise UserError(
             f"{path} assigns {len(assignment)} examples, but this run has {len(inputs)}; data, long_tail and seed must "
             "be those that the file was made with.",
             "assignments",
         )
-    if inputs is not None and (fingerprint or files.fingerprint_rows(inputs)) != record["inputs_sha256"]:
+    if inputs is not None and (fingerprint or files.fingerprint_rows(inputs)) != record.get("inputs_sha256"):
         raise UserError(
             f"{path} was made for {len(assignment)} other examples; check data, long_tail and seed.", "assignments"
         )

@@ -3,7 +3,6 @@
 import functools
 import json
 import logging
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -305,13 +304,10 @@ def read_embeddings(encoder: EncoderSpec, count: int) -> Tensor:
     """Read a .npy table of vectors, float [N, D], with one row for each of ``count`` training examples."""
     path = encoder.path
     assert path is not None
-    try:
-        with path.open("rb") as file:  # np.load does not close a broken archive that it opened itself
-            table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"The embeddings {path} cannot be read as a .npy table of numbers: {error}.", "encoder"
-        ) from None
+    advice = "save a .npy table of numbers with numpy.save"
+    # np.load does not close a broken archive that it opened itself
+    with files.reading(f"The embeddings {path}", advice, "encoder"), path.open("rb") as file:
+        table = torch.from_numpy(np.load(file, allow_pickle=False)).float()
     if table.ndim != 2 or len(table) != count:
         raise UserError(
             f"The embeddings {path} have shape {list(table.shape)}, but one row per training example is needed: "

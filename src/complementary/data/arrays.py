@@ -189,6 +189,8 @@ def read_example_file(path: Path) -> ExampleFile:
     arrays = decode_npz(path, path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
     if "train/inputs" not in arrays:
         raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/guide/data.md for the names).")
+    if not arrays["train/inputs"].size:
+        raise UserError(f"{path} contains no examples: its inputs have shape {list(arrays['train/inputs'].shape)}.")
     keys = arrays["train/names"].tolist() if "train/names" in arrays else range(len(arrays["train/inputs"]))
     file = ExampleFile(path, arrays, list(map(str, keys)))
     file._check_lengths()

@@ -17,6 +17,7 @@ from complementary.data.dataset import Answers, Dataset, Split, moments, to_tens
 from complementary.data.download import Unavailable, sources, user_folder
 from complementary.data.registry import REGISTRY, NamedSet
 from complementary.errors import UserError, import_optional, load_plugin, plugin_names
+from complementary.files import reading
 from complementary.transitions import check_transition
 
 log = logging.getLogger(__name__)
@@ -117,19 +118,21 @@ def to_dataset(stored: Stored, base: Mapping[str, Array] | None = None) -> Datas
         inputs, truth, excluded = (None if a is None else to_tensor(a) for a in parts)
         return None if inputs is None else Split(inputs, truth, excluded, _as_text(arrays.get(f"{name}/names")))
 
-    train = split("train")
-    assert train is not None  # every writer provides it
-    return Dataset(
-        name=facts["name"],
-        train=train,
-        test=split("test"),
-        classes=tuple(facts["classes"]),
-        mean=tuple(facts["mean"]),
-        std=tuple(facts["std"]),
-        flip=facts["flip"],
-        head=facts["head"],
-        answers=_answers(arrays, tuple(facts.get("annotators", ()))),
-    )
+    with reading(f"The cached dataset {facts.get('name')}", cache.AGAIN.rstrip(".")):
+        train = split("train")
+        if train is None:
+            raise ValueError("it has no training inputs")
+        return Dataset(
+            name=facts["name"],
+            train=train,
+            test=split("test"),
+            classes=tuple(map(str, facts["classes"])),
+            mean=tuple(map(float, facts["mean"])),
+            std=tuple(map(float, facts["std"])),
+            flip=bool(facts["flip"]),
+            head=None if facts["head"] is None else int(facts["head"]),
+            answers=_answers(arrays, tuple(facts.get("annotators", ()))),
+        )
 
 
 def _as_text(names: Array | None) -> NDArray[np.str_] | None:

@@ -106,12 +106,13 @@ def load_encoder(path: Path, shape: tuple[int, ...]) -> Network:
     tensors, record = files.read_checkpoint(path)
     if record.get("shape") is None or record.get("body") is None:
         raise UserError(f"{path} is not an encoder; give the folder of a finished cll pretrain.", "encoder")
-    if tuple(record["shape"]) != shape:
+    if record["shape"] != list(shape):
         raise UserError(f"{path} is for images of shape {record['shape']}, but these are {list(shape)}.", "encoder")
-    if "external" in record:
-        return _load_strictly(rebuild(record), tensors, path)
-    backbone, _ = build_backbone(record["body"], shape, 0, record["max_pool"])
-    return _load_strictly(backbone, tensors, path)
+    with files.reading(path, "pretrain the encoder again", "encoder"):
+        if "external" in record:
+            return _load_strictly(rebuild(record), tensors, path)
+        backbone, _ = build_backbone(record["body"], shape, 0, record["max_pool"])
+        return _load_strictly(backbone, tensors, path)
 
 
 def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
@@ -128,7 +129,7 @@ def load_weights(path: Path, shape: tuple[int, ...]) -> Network:
         return load_encoder(path, shape)
     tensors = _read_state_dict(path)
     name = "cnn" if record.get("model") == "cnn" else "resnet18"
-    backbone, _ = build_backbone(name, shape, 0, record.get("max_pool", True))
+    backbone, _ = build_backbone(name, shape, 0, bool(record.get("max_pool", True)))
     return _load_strictly(backbone, {k: v for k, v in tensors.items() if k not in CLASSIFIER}, path)
 
 

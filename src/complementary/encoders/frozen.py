@@ -51,7 +51,8 @@ class FrozenEncoder:
     def read(path: Path) -> "FrozenEncoder":
         """Read what `write` wrote."""
         record = files.read_record(path)
-        shape = tuple(record.get("shape", ()))
-        backbone = load_encoder(path, shape)  # verifies the file
-        mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-        return FrozenEncoder(backbone, shape, mean, std, record.get("mirror", False))
+        with files.reading(path, "pretrain the encoder again"):
+            shape = tuple(record.get("shape", ()))
+            backbone = load_encoder(path, shape)  # verifies the file
+            mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        return FrozenEncoder(backbone, shape, mean, std, bool(record.get("mirror", False)))

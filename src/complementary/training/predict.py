@@ -89,15 +89,17 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
         raise UserError(f"{folder} contains an encoder, not a classifier; give the folder of a training run.")
     if weights == "auto":
         weights = "last" if read_result(folder).get("selected_epoch") is None else "selected"
-    tensors, record = files.read_checkpoint(folder / f"{weights}.safetensors")
-    shape, classes = tuple(record["shape"]), tuple(record["classes"])
-    network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
-    network.load_state_dict(tensors)
-    network.eval()
-    encoder = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
-    mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-    parts = record.get("decoder")
-    decoder = None if parts is None else (torch.tensor(parts[0]), torch.tensor(parts[1]))
+    path = folder / f"{weights}.safetensors"
+    tensors, record = files.read_checkpoint(path)
+    with files.reading(path, "train the run again"):
+        shape, classes = tuple(record["shape"]), tuple(record["classes"])
+        network = networks.build(record["model"], shape, len(classes), max_pool=record["max_pool"])
+        network.load_state_dict(tensors)
+        network.eval()
+        encoder = FrozenEncoder.read(folder / "encoder.safetensors") if record.get("features") else None
+        mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        parts = record.get("decoder")
+        decoder = None if parts is None else (torch.tensor(parts[0]), torch.tensor(parts[1]))
     return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder, decoder=decoder)
 
 
