@@ -99,3 +99,15 @@ def test_decoding_leaves_logits_of_classes_as_they_are():
 
 def test_label_matrix_of_cpe_i_is_the_identity():
     assert torch.equal(build("cpe-i", BIASED).label_matrix(BIASED), torch.eye(4))
+
+
+@pytest.mark.slow
+def test_bound_losses_compile_to_one_graph():
+    """As in training on a GPU: no part of a loss falls back to Python or waits for the device."""
+    compiled = torch.compile(losses.apply, backend="aot_eager", fullgraph=True, dynamic=False)
+    for name in ("ure-tga", "cpe-t", "scarce", "mcl-log", "op-w"):
+        bound = build(name, BIASED, PRIOR, torch.tensor([0.1, 0.2, 0.3, 0.4]))
+        logits = [FIXED.clone().requires_grad_() for _ in range(2)]
+        for run, leaf in zip((compiled, losses.apply), logits, strict=True):
+            run(bound, leaf, FIXED_LABELS.float()).sum().backward()
+        torch.testing.assert_close(logits[0].grad, logits[1].grad, rtol=1e-5, atol=1e-6, msg=name)
