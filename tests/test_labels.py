@@ -245,6 +245,8 @@ def test_to_excluded_keeps_sets(case):
         (["cat", "dog"], ["cat", "dog", "cat"], "cat more than once"),
         ([0, 1, 2], ["cat", "dog"], r"label is 2 \(example 2\)"),
         ("cat", None, "found str"),
+        (pd.Series(["cat", pd.NA], dtype="string"), None, "Example 1 has no label"),
+        (pd.Series(pd.Categorical(["cat", None], ["cat", "dog"])), None, "Example 1 has no label"),
         ([1, {0}], None, "integers|sets"),
         ([{0}, 1], None, "integers|sets"),
         ([[[0], [1]]], None, "integers|sets"),

@@ -261,7 +261,9 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
 
 def _is_missing(label: object) -> bool:
     """None, NaN, pandas' NA or an empty text."""
-    return label is None or label == "" or (isinstance(label, float) and label != label) or str(label) == "<NA>"
+    if isinstance(label, str):
+        return not label
+    return label is None or (isinstance(label, float) and label != label) or str(label) == "<NA>"
 
 
 def _check_names(names: Iterable[Hashable]) -> tuple[Hashable, ...]:

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from complementary.data import Dataset, Split, as_inputs, moments
+from complementary.data import Answers, Dataset, Split, as_inputs, moments
 from complementary.errors import UserError
 
 IMAGES = torch.zeros(4, 1, 5, 5, dtype=torch.uint8)
@@ -83,6 +83,7 @@ def test_as_inputs_refuses_other_numbers_of_channels(shape):
         as_inputs(np.zeros(shape, np.uint8))
 
 
+@settings(deadline=None)
 @given(st.sampled_from([np.float64, np.int16, np.uint8, np.float32, bool, object]))
 def test_as_inputs_converts_vectors_to_float32(dtype):
     assert as_inputs(np.ones((4, 3), dtype)).dtype == torch.float32
@@ -109,6 +110,7 @@ def test_as_inputs_does_not_copy_and_accepts_read_only_arrays():
 # --- moments -------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(hnp.arrays(np.uint8, hnp.array_shapes(min_dims=4, max_dims=4, max_side=4)))
 def test_moments_of_images_match_numpy(images):
     mean, std = moments(images)
@@ -127,3 +129,29 @@ def test_moments_of_features_at_any_scale(scale):
     mean, std = moments((np.array([[1.0], [2], [4]]) * scale).astype(np.float32))
     assert mean == pytest.approx([7 / 3 * scale], rel=1e-6)
     assert std == pytest.approx([np.std([1, 2, 4]) * scale], rel=1e-6)
+
+
+def answers(**changes):
+    parts = {"example": torch.tensor([0, 3]), "excluded": torch.eye(2, dtype=torch.uint8)}
+    parts |= {"annotator": torch.tensor([0, -1]), "time": torch.zeros(2), "annotators": ("ann",)}
+    return Answers(**parts | changes)
+
+
+def test_answers_of_a_dataset_are_checked():
+    split, facts = Split(VECTORS, TRUTH), (None, ("a", "b"), (0.5,), (0.5,))
+    assert Dataset("x", split, *facts, answers=answers()).answers.annotator_names() == ["ann", ""]
+    for bad, message in (
+        ({"example": torch.tensor([0, 4])}, "number 4.*only 4"),
+        ({"annotator": torch.tensor([0, 1])}, "number 1.*only 1"),
+        ({"excluded": torch.zeros(2, 3)}, r"\[2, 3\]"),
+        ({"time": torch.zeros(3)}, r"\[3\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Dataset("x", split, *facts, answers=answers(**bad))
+
+
+def test_answers_can_be_taken_for_some_examples_or_none():
+    assert answers().take(torch.tensor([3, 1])).example.tolist() == [0]
+    assert len(answers().take(torch.tensor([], dtype=torch.int64))) == 0
+    names = Split(VECTORS, TRUTH, names=np.array(list("abcd"))).take(torch.tensor([2, 0])).names
+    assert names.tolist() == ["c", "a"]

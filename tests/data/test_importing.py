@@ -436,13 +436,13 @@ def test_import_of_an_npz_with_bad_labels_is_refused(tmp_path, root, vectors, la
 
 def test_import_of_an_empty_npz_is_refused(tmp_path, root):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((0, 3)), excluded=np.zeros((0, 3)))
-    with pytest.raises(UserError, match="None of the train examples"):
+    with pytest.raises(UserError, match=r"shape \["):
         import_dataset(tmp_path / "own.npz", "mine")
 
 
 def test_import_of_vectors_without_features_is_refused(tmp_path, root):
     np.savez(tmp_path / "own.npz", inputs=np.zeros((4, 0)), truth=[0, 1, 0, 1])
-    with pytest.raises(UserError, match="None of the train examples"):
+    with pytest.raises(UserError, match=r"shape \["):
         import_dataset(tmp_path / "own.npz", "mine")
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from complementary.data.answers import Answer, AnswerTable
 from complementary.data.matching import match
 from complementary.data.problems import Problems
+from complementary.errors import UserError
 
 CLASSES = ("cat", "dog", "ship")
 
@@ -41,8 +42,9 @@ def test_match_gives_class_numbers(problems):
 
 
 def test_match_by_last_part_needs_a_unique_name(problems):
-    matched = match(["a/1.png", "b/1.png"], table([("1.png", ["cat"], None)]), CLASSES, problems, "images")
-    assert len(matched.index) == 0
+    rows = table([("1.png", ["cat"], None), ("x", ["cat"], None)])
+    matched = match(["a/1.png", "b/1.png", "x"], rows, CLASSES, problems, "images")
+    assert matched.index.tolist() == [2]
     assert counts(problems) == {"images without an answer": 2, "answers that match none of the images": 1}
 
 
@@ -63,15 +65,21 @@ def test_match_accepts_other_case_and_a_missing_suffix(problems):
 
 
 def test_match_refuses_ambiguous_names(problems):
-    rows = table([("test/1.png", ["cat"], None), ("train/1.png", ["dog"], None), ("x", ["cat"], None)])
-    matched = match(["1.png", "x.png", "x.jpg"], rows, CLASSES, problems, "images")
-    assert len(matched.index) == 0
+    rows = [("test/1.png", ["cat"], None), ("train/1.png", ["dog"], None), ("x", ["cat"], None), ("y", ["cat"], None)]
+    matched = match(["1.png", "x.png", "x.jpg", "y"], table(rows), CLASSES, problems, "images")
+    assert matched.index.tolist() == [3]
     assert counts(problems) == {"images without an answer": 3, "answers that match none of the images": 3}
 
 
 def test_match_distinguishes_folders(problems):
-    assert len(match(["a/1.png"], table([("b/1.png", ["cat"], None)]), CLASSES, problems, "images").index) == 0
+    rows = table([("b/1.png", ["cat"], None), ("a/2.png", ["cat"], None)])
+    assert match(["a/1.png", "a/2.png"], rows, CLASSES, problems, "images").index.tolist() == [1]
     assert counts(problems) == {"images without an answer": 1, "answers that match none of the images": 1}
+
+
+def test_match_of_nothing_at_all_names_an_example_of_both(problems):
+    with pytest.raises(UserError, match=r"'b/1\.png'.*'a/1\.png'"):
+        match(["a/1.png"], table([("b/1.png", ["cat"], None)]), CLASSES, problems, "images")
 
 
 def test_match_refuses_repeated_names_of_examples(problems):

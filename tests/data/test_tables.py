@@ -53,6 +53,11 @@ def test_separator_prefers_known_columns_over_characters_inside_cells(tmp_path):
     assert read_lines(tmp_path / "a.csv", {"file", "not"}).separator == ","
 
 
+def test_separator_may_be_stated_as_excel_does(tmp_path):
+    (tmp_path / "a.csv").write_text("sep=;\nfile;not\na,1.png;dog\n")
+    assert read_lines(tmp_path / "a.csv").rows == [(2, ["file", "not"]), (3, ["a,1.png", "dog"])]
+
+
 def test_line_numbers_count_line_breaks_inside_cells(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'a,b\r\n\r\n"c\r\nd",e\r\nf,g')
     assert read_lines(tmp_path / "a.csv").rows == [(1, ["a", "b"]), (3, ["c\r\nd", "e"]), (5, ["f", "g"])]

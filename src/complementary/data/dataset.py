@@ -62,7 +62,8 @@ class Answers:
 
     def take(self, index: Tensor) -> "Answers":
         """The answers about the examples at ``index`` int [M], which are numbered from 0."""
-        place = torch.full((max(int(self.example.max()), int(index.max())) + 1,), -1, dtype=torch.int64)
+        highest = max([int(each.max()) for each in (self.example, index) if len(each)], default=-1)
+        place = torch.full((highest + 1,), -1, dtype=torch.int64)
         place[index] = torch.arange(len(index))
         rows = place[self.example] >= 0
         parts = (self.excluded[rows], self.annotator[rows], self.time[rows])
@@ -104,6 +105,8 @@ class Dataset:
             if split is not None:
                 _check_inputs(f"{self.name} ({part})", split.inputs)
                 _check_labels(f"{self.name} ({part})", split, len(self.classes))
+        if self.answers is not None:
+            _check_answers(self.name, self.answers, len(self.train), len(self.classes))
         if self.test is not None and self.test.inputs.shape[1:] != self.train.inputs.shape[1:]:
             raise UserError(
                 f"{self.name}: test examples have shape {list(self.test.inputs.shape[1:])}, but train examples "
@@ -144,6 +147,16 @@ def _check_labels(name: str, split: Split, classes: int) -> None:
             shape = list(split.excluded.shape)
             raise UserError(f"{name}: complementary labels have shape {shape}, expected [N, {classes}].")
         check_excluded(split.excluded)
+
+
+def _check_answers(name: str, answers: Answers, examples: int, classes: int) -> None:
+    count = len(answers)
+    shapes = [list(part.shape) for part in (answers.excluded, answers.annotator, answers.time)]
+    if shapes != [[count, classes], [count], [count]]:
+        raise UserError(f"{name}: {count} answers, but their parts have shapes {shapes}, expected one row per answer.")
+    for part, limit in ((answers.example, examples), (answers.annotator, len(answers.annotators))):
+        if count and not -1 <= int(part.min()) <= int(part.max()) < limit:
+            raise UserError(f"{name}: an answer refers to number {int(part.max())}, but there are only {limit}.")
 
 
 def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from complementary.data.answers import Answer, AnswerTable, normalize_key
 from complementary.data.dataset import Answers
 from complementary.data.problems import Problems
+from complementary.errors import UserError
 from complementary.labels import unknown_class
 
 
@@ -57,6 +58,11 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
     for answer in table.answers:
         groups[answer.key].append(answer)
     owners = _find_owners(names, groups)
+    if names and not owners:
+        raise UserError(
+            f"None of the {len(groups):,} names in the table is one of the {len(names):,} {what}: the table has "
+            f"{next(iter(groups))!r}, the examples are called {keys[0]!r}. Give the folder that the names refer to."
+        )
     repeated = {name for name, count in Counter(names).items() if count > 1}
     number = {name: k for k, name in enumerate(classes)}
     found: list[tuple[int, Combined, str]] = []

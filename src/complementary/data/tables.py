@@ -92,8 +92,10 @@ def read_lines(path: Path, known: Collection[str] = ()) -> Lines:
         known: Names of columns, in lower case; the separator that shows most of them in the first row is used.
     """
     text = read_text(path)
-    separator = _separator(text, known)
-    return Lines(list(_rows(io.StringIO(text, newline=""), separator, path)), separator)
+    stated = re.match(r"sep=(.)\r?\n", text, re.IGNORECASE)  # Excel's first line
+    separator = stated[1] if stated else _separator(text, known)
+    rows = list(_rows(io.StringIO(text, newline=""), separator, path))
+    return Lines(rows[1:] if stated else rows, separator)
 
 
 def stream_rows(path: Path, known: Collection[str] = ()) -> Iterator[Row]:
