@@ -43,7 +43,7 @@ def test_estimate_answer_noise_is_right_within_three_standard_errors(rate, sharp
     assert noise.p_value < 1e-3
     if rate == 0.03:  # a tenth is close to 1/8, where answers say nothing and leave the temperature to its prior
         assert noise.temperature == pytest.approx(sharpness, rel=0.35)
-    assert noise.transition.diagonal() == pytest.approx(noise.rate, abs=1e-3)
+    assert noise.transition.diagonal() == pytest.approx(noise.rate - noise.error, abs=1e-3)
 
 
 def test_find_answer_issues_ranks_planted_errors_first():

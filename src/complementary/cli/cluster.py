@@ -151,7 +151,10 @@ def _compare(options: Cluster) -> None:
     if options.probe:
         test = first.extractor.dataset.test
         truth = None if test is None else test.truth
-        probes = {n: probe(features[n], first.truth, work.extractor.test(), truth) for n, work in works.items()}
+        if first.truth is None or truth is None:
+            log.warning("there are no true labels, so the encoders are not probed with them")
+        else:
+            probes = {n: probe(features[n], first.truth, work.extractor.test(), truth) for n, work in works.items()}
     header = ["encoder", "log-likelihood of unseen answers", "behind the best", "estimated accuracy"]
     rows = [
         [row.name, f"{row.score:.4f}", f"{row.behind.value:.4f} ± {row.behind.error:.4f}", _percent(row.accuracy)]

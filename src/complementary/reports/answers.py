@@ -54,7 +54,8 @@ class AnswerNoise:
         temperature: The probabilities are p^(1 / temperature), normalized: above 1, the model was too confident.
         temperature_error: Standard error of the logarithm of the temperature.
         log_likelihood: Mean log-likelihood of the answers of an example.
-        transition: The probability of each answer given the class, errors included, float64 [K, K].
+        transition: The probability of each answer given the class, float64 [K, K], with an error rate that is one
+            standard error lower: it is used to accuse single answers, so it errs on the side of the annotators.
     """
 
     rate: float
@@ -205,7 +206,7 @@ def rank_answers(
     if filter_by == "posterior":
         issue = score > 0.5
     elif filter_by == "prune_by_noise_rate":
-        issue = torch.arange(len(score)) < round(float(score.sum()))
+        issue = torch.arange(len(score)) < round(noise.rate * len(score))
     else:
         issue = predicted[example] == answer
     if filter_by != "predicted_class" and noise.p_value > SIGNIFICANCE:
@@ -252,7 +253,8 @@ def estimate_answer_noise(
     matrix = with_errors(base, rate)
     wrong = (given * (logs / math.exp(log_temperature) + _given_class(given, matrix)).softmax(1)).sum() / given.sum()
     share = float(wrong) if rate > 0 else 0.0  # the rate, unless examples have several answers, which all differ
-    return AnswerNoise(share, error, p_value, math.exp(log_temperature), temperature_error, value, matrix.numpy())
+    cautious = with_errors(base, max(rate - error, rate / 2)).numpy()
+    return AnswerNoise(share, error, p_value, math.exp(log_temperature), temperature_error, value, cautious)
 
 
 def class_posterior(excluded: object, pred_probs: ArrayLike | Tensor, noise: AnswerNoise) -> NDArray[np.float64]:

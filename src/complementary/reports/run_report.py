@@ -24,15 +24,19 @@ class Accuracy:
         estimate: Value and standard error.
         population: Which examples it holds for.
         oracle: Whether true labels were used.
+        bounds: The 95 % interval; None: 1.96 standard errors on each side.
     """
 
     name: str
     estimate: Estimated
     population: str
     oracle: bool = False
+    bounds: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float, float]:
         """The 95 % interval, cut to 0 .. 1."""
+        if self.bounds is not None:
+            return self.bounds
         low, high = (self.estimate.value + sign * INTERVAL * self.estimate.error for sign in (-1, 1))
         return max(0.0, min(1.0, low)), max(0.0, min(1.0, high))
 

@@ -97,7 +97,7 @@ def diagnose(
         uncertain=uncertain,
         annotators=_annotators(run, judged, noise),
         basis=_basis(run, noise),
-        notes=notes,
+        notes=notes + list(run.result.get("estimate_notes") or []),
         names=_names(run),
         images=_images(run, shown),
         annotator_of=_annotator_of(run, answers, max(top, 50)),
@@ -214,21 +214,46 @@ def _accuracies(
     excluded = run.excluded[run.held_out]
     population = f"examples like the {held:,} held-out ones of {data}"
     if held:
-        predicted = probabilities.argmax(1)
-        found.append(Accuracy("Estimated accuracy", estimate_accuracy(predicted, excluded, matrix), population))
-        if not torch.equal(matrix, _base(run)):
+        predicted, corrected = probabilities.argmax(1), not torch.equal(matrix, _base(run))
+        stored = _stored(run, population)
+        if corrected or not stored:
+            name = "Estimated accuracy, wrong answers considered" if corrected else "Estimated accuracy"
+            found.append(Accuracy(name, _accuracy(run, predicted, excluded, noise), population))
+        if corrected and not stored:
             plain = estimate_accuracy(predicted, excluded, _base(run))
             found.append(Accuracy("The same if no answer is wrong", plain, population))
+        found += stored
     if fitted is not None:
-        value = estimate_accuracy(fitted.argmax(1), run.excluded, matrix)
-        name = "The same recipe, cross-fitted (last epoch, fewer answers)"
-        found.append(Accuracy(name, value, f"examples like all {len(fitted):,} of {data}"))
-    unseen = fitted if fitted is not None else probabilities
-    if len(unseen):
-        found.append(Accuracy("The same by calibrated confidence", _confidence(unseen, noise), population))
+        value = _accuracy(run, fitted.argmax(1), run.excluded, noise)
+        everyone = f"examples like all {len(fitted):,} of {data}"
+        found.append(Accuracy("The same recipe, cross-fitted (last epoch, fewer answers)", value, everyone))
+        found.append(Accuracy("The same by calibrated confidence", _confidence(fitted, noise), everyone))
+    elif held:
+        found.append(Accuracy("The same by calibrated confidence", _confidence(probabilities, noise), population))
     if test is not None and truth is not None:
         found.append(_counted("Test accuracy", test.argmax(1), truth))
     return found
+
+
+def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise) -> Estimated:
+    """The estimated accuracy, with the error of the estimated rate of wrong answers."""
+    matrix, base = _matrix(run, noise), _base(run)
+    found = estimate_accuracy(predicted, excluded, matrix)
+    if torch.equal(matrix, base):
+        return found
+    higher = estimate_accuracy(predicted, excluded, with_errors(base, noise.rate + noise.error / 10))
+    return Estimated(found.value, math.hypot(found.error, 10 * (higher.value - found.value)))
+
+
+def _stored(run: FinishedRun, population: str) -> list[Accuracy]:
+    """The estimate in the result of the run, if it is for these weights. It takes all answers for right."""
+    result = run.result
+    keys = [f"estimated_accuracy_{name}" for name in ("selected", "error", "low", "high")]
+    if run.weights != "selected" or any(result.get(key) is None for key in keys):
+        return []
+    value, error, low, high = (float(result[key]) for key in keys)
+    name = "Estimated accuracy, if no answer is wrong"
+    return [Accuracy(name, Estimated(value, error), population, bounds=(low, high))]
 
 
 def _confidence(probabilities: Tensor, noise: AnswerNoise) -> Estimated:
@@ -363,7 +388,7 @@ def _basis(run: FinishedRun, noise: AnswerNoise) -> list[tuple[str, str]]:
         ("network", _describe_network(run)),
         ("recipe", f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"),
         ("class prior", _describe_prior(result.get("prior"), run.predictor.classes)),
-        ("weights", f"epoch {result.get('selected_epoch') or t.epochs}, seed {config.seed}"),
+        ("weights", f"{run.weights} epoch, seed {config.seed}"),
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
         ("temperature", f"{noise.temperature:.2f} (above 1: the network is too confident)"),
     ]

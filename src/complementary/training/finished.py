@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from complementary import data, transitions
+from complementary import data
 from complementary.config import Config, read_toml
 from complementary.data import Dataset
 from complementary.data.selection import select, transition_matrices
@@ -39,6 +39,7 @@ class FinishedRun:
         excluded: Their complementary labels, uint8 [M, K].
         held_out: Which of them are in the validation split, bool [M].
         transition: How labels arise, as far as the run knows, [K, K].
+        weights: Which weights the network has: ``selected`` or ``last``.
         device: Where to compute.
     """
 
@@ -51,6 +52,7 @@ class FinishedRun:
     excluded: Tensor
     held_out: Tensor
     transition: Tensor
+    weights: str = "last"
     device: str = "auto"
 
     @property
@@ -113,18 +115,27 @@ def open_run(folder: str | Path, weights: str = "auto", device: str = "auto") ->
         )
     held_out = torch.zeros(len(chosen.examples), dtype=torch.bool)
     held_out[validation] = True
-    transition, _ = transition_matrices(config, None, chosen.excluded, chosen.transition)
-    run = FinishedRun(
-        folder, config, result, predictor, dataset, chosen.examples, chosen.excluded, held_out, transition, device
+    stored = result.get("data", {}).get("transition")  # the matrix that was estimated in training
+    transition = (
+        transition_matrices(config, dataset.train.truth, chosen.excluded, chosen.transition)[0]
+        if stored is None
+        else torch.tensor(stored, dtype=torch.float64)
     )
-    return run if config.training.transition != "estimate" else _with_estimated_transition(run)
-
-
-def _with_estimated_transition(run: FinishedRun) -> FinishedRun:
-    """The run with a matrix estimated by its own network: that of the training is not stored."""
-    rows = (~run.held_out).nonzero()[:, 0]
-    matrix = transitions.estimate_transition(run.probabilities(rows), run.excluded[rows])
-    return FinishedRun(**(vars(run) | {"transition": matrix}))
+    if weights == "auto":
+        weights = "last" if result.get("selected_epoch") is None else "selected"
+    return FinishedRun(
+        folder,
+        config,
+        result,
+        predictor,
+        dataset,
+        chosen.examples,
+        chosen.excluded,
+        held_out,
+        transition,
+        weights,
+        device,
+    )
 
 
 def predict(predictor: Predictor, inputs: Tensor, index: Tensor, device: str = "auto") -> Tensor:
