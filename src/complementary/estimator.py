@@ -207,7 +207,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             warnings.warn(
                 f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below "
                 f"chance ({100 / len(self.classes_):.0f} %), so y most likely contains complementary labels. The "
-                "estimated accuracy is returned; use scoring=ComplementaryClassifier.estimated_accuracy or true labels.",
+                "estimated accuracy is returned. Use scoring=ComplementaryClassifier.estimated_accuracy, or truth.",
                 stacklevel=2,
             )
             return self.estimated_accuracy(X, truth)

@@ -148,6 +148,7 @@ class AccuracyEstimate(NamedTuple):
 
 Z = 1.959964  # 95 % of a normal distribution
 WIDEST = 0.8  # of an interval; a wider one says next to nothing and is reported as no number
+FEW = 30  # examples of a class: with fewer, the accuracy of the class is not normally distributed
 RARE = 4.0  # standard errors: a class whose share is smaller has no accuracy of its own
 
 
@@ -177,7 +178,7 @@ def accuracy_interval(
         return torch.sum(joint * torch.linalg.inv(transition).T)
 
     value, extra = float(accuracy(matrix)), _matrix_variance(accuracy, matrix, estimated)
-    right, wrong = _second_moments(chosen.mean(0), excluded, share, matrix)
+    right, wrong = _second_moments(chosen, excluded, share, matrix, value)
     half_step = (1 + wrong) / (2 * count)  # continuity correction: half of what one contrary label changes
 
     def end(value: float, sign: int) -> float:
@@ -211,7 +212,7 @@ def balanced_accuracy_interval(
         shares: P(is k), [K], if it is known.
 
     Returns:
-        No number if a class is too rare: its share is below four standard errors.
+        No number if a class is too rare: its share is below four standard errors, or it has fewer than 30 examples.
     """
     predicted, share = predicted.long().cpu(), _per_label(excluded.cpu()).double()
     matrix, count = transition.double().cpu(), len(share)
@@ -226,6 +227,8 @@ def balanced_accuracy_interval(
         k = int((sizes / error).argmin())
         found = f"{100 * max(0.0, float(sizes[k])):.1f} ± {100 * float(error[k]):.1f} %"
         return _no_estimate(count, "balanced", f"The share of class {k}, {found}, is too uncertain.")
+    if (least := float(sizes.min()) * count) < FEW:
+        return _no_estimate(count, "balanced", f"Class {int(sizes.argmin())} has only about {least:.0f} examples.")
     chosen = torch.zeros_like(share).scatter_(1, predicted[:, None], 1)
     joint, marginal = chosen.T @ share / count, everything.mean(0)
 
@@ -260,14 +263,20 @@ def classes_differ_in_size(excluded: Tensor, transition: Tensor, level: float = 
     return float(torch.special.gammaincc(freedom, statistic / 2)) < level
 
 
-def _second_moments(predicted: Tensor, excluded: Tensor, share: Tensor, matrix: Tensor) -> tuple[float, float]:
+def _second_moments(
+    chosen: Tensor, excluded: Tensor, share: Tensor, matrix: Tensor, value: float
+) -> tuple[float, float]:
     """Mean square of the estimate of one example, given that its prediction is right, and that it is wrong.
 
+    The first follows from the matrix, the second from the matrix if wrong predictions do not depend on the class. How
+    they do depend on it shows in the mean square over all examples, if enough of them are wrong.
+
     Args:
-        predicted: Share of each predicted class, [K].
+        chosen: Predicted classes, one-hot [N, K].
         excluded: Complementary labels, [N, K].
         share: The same, with a sum of 1 per example, [N, K].
         matrix: The transition matrix, [K, K].
+        value: The estimated accuracy.
     """
     classes, inverse = len(matrix), torch.linalg.inv(matrix)
     eye = torch.eye(classes, dtype=torch.float64)
@@ -275,10 +284,15 @@ def _second_moments(predicted: Tensor, excluded: Tensor, share: Tensor, matrix: 
     labels = excluded.cpu().double().sum(1)
     reduction = float(((classes - labels) / ((classes - 1) * labels)).mean())  # mean of labels without replacement
     sizes = (share.mean(0) @ inverse).clamp_min(0.1 / classes)
-    others = (sizes[:, None] / sizes.sum()).expand(classes, classes) * (1 - eye)
-    others = others / others.sum(0)
+    others = sizes[:, None] * (1 - eye)
+    others, predicted = others / others.sum(0), chosen.mean(0)
     right = 1 + reduction * float(predicted @ variance.diagonal())
-    return right, reduction * float(predicted @ (others * variance).sum(0))
+    wrong = reduction * float(predicted @ (others * variance).sum(0))
+    square = float((share @ inverse * chosen).sum(1).square().mean())
+    count = max(0.0, 1 - value) * len(share)  # of wrong predictions
+    observed = (square - value * right) / max(1 - value, 1e-9) if count > 0 else wrong
+    weight = count / (count + 10 * classes)
+    return right, max(0.0, (1 - weight) * wrong + weight * observed)
 
 
 def _matrix_variance(
@@ -307,12 +321,12 @@ def _no_estimate(count: int, population: Literal["data", "balanced"], reason: st
 
 def _checked(estimate: AccuracyEstimate) -> AccuracyEstimate:
     """No number if the interval is too wide to be of use, or misses 0 to 1: then the matrix does not fit the labels."""
-    low, high = max(0.0, estimate.low), min(1.0, estimate.high)
+    low, high, width = max(0.0, estimate.low), min(1.0, estimate.high), estimate.high - estimate.low
     if low > high:
         reason = "The estimate is outside 0 to 100 %, so the transition matrix does not fit the labels."
         return _no_estimate(estimate.examples, estimate.population, reason)
-    if high - low > WIDEST:
-        reason = f"With {estimate.examples} labels its 95 % interval would be {100 * (high - low):.0f} points wide."
+    if width > WIDEST:
+        reason = f"With {estimate.examples} labels its 95 % interval would be {100 * width:.0f} points wide."
         return _no_estimate(estimate.examples, estimate.population, reason)
     return estimate._replace(low=low, high=high)
 
