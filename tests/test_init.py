@@ -6,7 +6,8 @@ import pytest
 import complementary
 
 NAMES = [
-    *("ComplementaryClassifier", "Config", "ICM", "MICM", "Mixup", "UserError", "data", "kmeans"),
+    *("ComplementaryClassifier", "Config", "ICM", "MICM", "Mixup", "UserError", "data", "diagnose"),
+    *("export", "find_answer_issues", "kmeans"),
     *("labels", "load", "losses", "mixing", "oracle", "run", "scores", "transitions"),
 ]
 

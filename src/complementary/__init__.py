@@ -1,6 +1,7 @@
 """Train classifiers from complementary labels: labels that say which class an example does *not* belong to.
 
 `ComplementaryClassifier` follows the scikit-learn API. `run` trains as a `Config` says and `load` reads a finished run.
+`diagnose` makes the report of a run, `find_answer_issues` finds answers that look wrong, and `export` writes ONNX.
 `ICM`, `MICM`, `Mixup`, `kmeans` and the modules `labels`, `losses`, `mixing`, `oracle`, `scores` and `transitions` are
 for your own training loop, and `data` loads datasets. Everything else is internal and may change.
 """
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from complementary.errors import UserError
     from complementary.estimator import ComplementaryClassifier
     from complementary.mixing import ICM, MICM, Mixup
+    from complementary.reports.answers import find_answer_issues
+    from complementary.training.diagnose import diagnose
+    from complementary.training.export import export
     from complementary.training.predict import load
     from complementary.training.run import run
 
@@ -33,6 +37,9 @@ __all__ = [
     "Mixup",
     "UserError",
     "data",
+    "diagnose",
+    "export",
+    "find_answer_issues",
     "kmeans",
     "labels",
     "load",
@@ -51,6 +58,9 @@ _HOMES = {  # the module of each name that is not a module itself
     "MICM": "mixing",
     "Mixup": "mixing",
     "UserError": "errors",
+    "diagnose": "training.diagnose",
+    "export": "training.export",
+    "find_answer_issues": "reports.answers",
     "kmeans": "clusters.kmeans",
     "load": "training.predict",
     "run": "training.run",
