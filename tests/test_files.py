@@ -1,3 +1,4 @@
+import json
 import logging
 import os
 import pickle
@@ -128,6 +129,64 @@ def test_atomic_write_that_fails_keeps_the_old_file(saved, monkeypatch):
         files.write_checkpoint(path, {"a": torch.ones(9)}, {})
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_atomic_write_to_a_pipe_does_not_replace_it(tmp_path):
+    """As root, a rename would replace /dev/null by a plain file."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.atomic_write(tmp_path / "pipe", "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_atomic_write_to_a_full_device_is_refused():
+    with pytest.raises(UserError, match="No space left"):
+        files.atomic_write(Path("/dev/full"), "text")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_atomic_write_keeps_bytes_of_names_that_are_not_utf8(tmp_path):
+    files.atomic_write(tmp_path / "a", os.fsdecode(b"photo-\xff.png\n"))
+    assert (tmp_path / "a").read_bytes() == b"photo-\xff.png\n"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "missing/a", "file/a", "folder", "."])
+def test_atomic_write_to_an_impossible_path_is_refused(tmp_path, name):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        files.atomic_write(tmp_path / name if name != "." else Path("/"), "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_reading_turns_every_exception_into_one_user_error():
+    for error in (
+        ValueError("x"),
+        MemoryError(),
+        RecursionError("deep"),
+        OSError(5, "Input/output error"),
+        KeyError("k"),
+    ):
+        with pytest.raises(UserError, match="The file F") as caught, files.reading("The file F", "get it again", "out"):
+            raise error
+        assert caught.value.option == "out"
+    with pytest.raises(UserError, match="own words"), files.reading("F"):
+        raise UserError("own words")
+    with pytest.raises(KeyboardInterrupt), files.reading("F"):
+        raise KeyboardInterrupt
+
+
+def test_seal_finds_every_change():
+    record = {"a": 0.1, "b": [1, (2, 3)], "c": {"d": None}}
+    sealed = json.loads(json.dumps(files.seal(record)))
+    assert not files.is_altered(sealed)
+    assert not files.is_altered(record)  # no seal
+    assert files.is_altered(sealed | {"a": 0.2})
+    assert files.is_altered(sealed | {"new": 1})
+    assert files.is_altered({name: value for name, value in sealed.items() if name != "c"})
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 def atomic_write(path: Path, content: bytes | str) -> None:
     """Replace a file in one step: write a temporary file beside it, flush it to disk, rename it.
 
+    A device or a pipe, such as /dev/null or /dev/stdout, is written to directly.
+
     Args:
         path: The file. Its folder must exist.
         content: The new content; text is encoded as UTF-8.
@@ -39,11 +41,16 @@ def atomic_write(path: Path, content: bytes | str) -> None:
     Raises:
         UserError: The file cannot be written. The old file is unchanged.
     """
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogateescape")  # file names may contain bytes that are not UTF-8
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+            return
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             with temporary.open("wb") as file:
-                file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import re
 
 import numpy as np
@@ -65,6 +66,18 @@ def test_predict_reaches_the_accuracy_of_the_run(cll, trained, tmp_path):
     predicted = [int(row[0]) for row in table(out)[1:]]
     result = json.loads((trained / "result.json").read_text())
     assert np.mean(np.array(predicted) == test.truth.numpy()) == pytest.approx(result["accuracy_last"])
+
+
+def test_predict_keeps_file_names_that_are_not_utf8(cll, trained, tmp_path):
+    name = b"photo-\xff.png"
+    (tmp_path / "images").mkdir()
+    Image.fromarray(load("digits").test.inputs[3, 0].numpy()).save(tmp_path / "images" / os.fsdecode(name))
+    status, _, error = cll("predict", trained, tmp_path / "images", "--out", tmp_path / "out.csv")
+    assert status == 0, error
+    assert (tmp_path / "out.csv").read_bytes().splitlines()[1].startswith(name + b",")
+    status, out, error = cll("predict", trained, tmp_path / "images")
+    assert status == 0, error
+    assert out.splitlines()[1].startswith("photo-\\udcff.png,")
 
 
 def test_predict_writes_to_a_new_file_only(cll, trained, tmp_path):

@@ -1,11 +1,13 @@
 """Log lines, progress and tables of the command line."""
 
+import io
 import logging
 import re
 import sys
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from complementary.reports import terminal
 from complementary.reports.terminal import format_size, log_progress, log_to_stderr, print_table, training_progress
@@ -181,3 +183,12 @@ def test_print_table_without_header_or_rows(capsys):
 )
 def test_format_size(count, text):
     assert format_size(count) == text
+
+
+def test_progress_bar_shows_file_names_with_brackets():
+    """rich would read [/b] as the end of bold text, and fail."""
+    display = terminal._new_display()
+    display.add_task("a[/b].gz", total=2, count="[/b]", note="[/x]")
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(display.get_renderable())
+    assert "a[/b].gz" in shown.getvalue()

@@ -11,6 +11,7 @@ import tyro
 
 from complementary.cli.options import parse
 from complementary.errors import UserError
+from complementary.files import atomic_write
 from complementary.reports.terminal import log_progress
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ def main(arguments: list[str]) -> None:
     if options.out is None:
         print(table.getvalue(), end="")
         return
-    try:
-        options.out.write_text(table.getvalue(), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{options.out} cannot be written ({error.strerror}).", "out") from None
+    atomic_write(options.out, table.getvalue())
     print(f"{len(rows) - 1:,} predictions: {options.out}")
 
 
