@@ -78,8 +78,18 @@ def test_npz_with_unknown_arrays_is_refused():
         decode_npz(npz(foo=np.zeros(2)), "x.npz")
 
 
-@pytest.mark.parametrize("array", [np.array([0.5]), np.array([np.nan]), np.array(["a"])])
-def test_as_integers_refuses_fractions_nan_and_text(array):
+@pytest.mark.parametrize("kind", [*np.typecodes["AllInteger"], *np.typecodes["Float"], "?"])
+def test_as_integers_takes_numbers_of_any_type(kind):
+    """Narrow unsigned types cannot hold a -1, and NumPy 2 refuses to put one there."""
+    found = as_integers(np.array([[0, 1], [1, 0]], kind), "x")
+    assert found.dtype == np.int64
+    assert found.tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([0.5]), np.array([np.nan]), np.array([-np.inf]), np.array(["a"]), np.array([2**64 - 1], "u8")]
+)
+def test_as_integers_refuses_fractions_nan_huge_numbers_and_text(array):
     with pytest.raises(UserError, match="expected integers"):
         as_integers(array, "x")
 

@@ -109,10 +109,11 @@ def as_integers(array: Array, what: str) -> NDArray[np.int64]:
     """Convert class numbers of any type to int64 [N, ...]; fractions, NaN and text are refused."""
     if array.dtype.kind not in "iubf":
         raise UserError(f"{what} has type {array.dtype}; expected integers (class numbers).")
+    finite = np.where(np.isfinite(array), array, -1) if array.dtype.kind == "f" else array
     with np.errstate(invalid="ignore"):  # values beyond int64 differ below
-        integers = np.where(np.isfinite(array.astype(np.float64)), array, -1).astype(np.int64)
+        integers = finite.astype(np.int64)
     if not np.array_equal(integers, array):
-        raise UserError(f"{what} contains fractions or NaN; expected integers (class numbers).")
+        raise UserError(f"{what} contains fractions, NaN or huge numbers; expected integers (class numbers).")
     return np.atleast_1d(integers)
 
 
