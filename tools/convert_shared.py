@@ -5,7 +5,7 @@ SHA-256 of the pixels), ``arrays.npz`` (fine, coarse, names) and the files thems
 package reads like the official download:
 
     python tools/convert_shared.py ../shared/data converted
-    cll data get cifar20 aclcifar20 clcifar20-simulated --from converted
+    cll data get cifar20 cifar100 aclcifar20 clcifar20-simulated --from converted
 """
 
 import argparse

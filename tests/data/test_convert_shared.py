@@ -49,10 +49,12 @@ def tiles(tmp_path):
 
 def test_convert_writes_the_official_layout(script, tiles, tmp_path):
     script.convert(tiles, tmp_path / "out")
-    arrays = FORMATS["cifar100"].decode(gather(tmp_path / "out/cifar-100-python", FORMATS["cifar100"].patterns))
+    files = gather(tmp_path / "out/cifar-100-python", FORMATS["cifar100"].patterns)
+    arrays = FORMATS["cifar20"].decode(files)
     assert np.array_equal(arrays["train/inputs"], IMAGES[::-1].transpose(0, 3, 1, 2))  # sorted by file name
     assert arrays["train/names"][0] == b"3.png"
     assert arrays["test/truth"].tolist() == [4] * 7
+    assert FORMATS["cifar100"].decode(files)["test/truth"].tolist() == [0] * 7
 
 
 def test_convert_refuses_other_pixels(script, tiles, tmp_path):

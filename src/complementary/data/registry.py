@@ -43,6 +43,12 @@ SHA256: dict[str, dict[str, str]] = {
         "test/inputs": "2cd2df109dc14aa1dcb54474f35c2951a45cdffc7352c87d0a623b50033b395b",
         "test/truth": "1f8ccc88b5ef678961798840579df02354fc0dc6c7b80f97c0dbe5370989739b",
     },
+    "cifar100": {
+        "train/inputs": "be1016fe801524833b5a8479981333427a40262ae4a6a25378a14aa14c337d27",
+        "train/truth": "ac1fc6f67f41e276cbeebcd46daa93fcb61bfea4800008f7ed155d60f08efe57",
+        "test/inputs": "2cd2df109dc14aa1dcb54474f35c2951a45cdffc7352c87d0a623b50033b395b",
+        "test/truth": "840edb0b5a16e138e5af7a0da1306e00c737617170f8f50e6c8a97f901f72838",
+    },
     "clcifar10-simulated": {
         "transition": "acec3b2b24108451c62f5854ac905aaff1dd24f8afd14370eb878fe0c91b1c25",
     },
@@ -104,6 +110,18 @@ CIFAR20 = (
     *("large natural outdoor scenes", "large omnivores and herbivores", "medium-sized mammals"),
     *("non-insect invertebrates", "people", "reptiles", "small mammals", "trees", "vehicles 1", "vehicles 2"),
 )
+CIFAR100 = (
+    *("apple", "aquarium fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy"),
+    *("bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee"),
+    *("clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant"),
+    *("flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn mower"),
+    *("leopard", "lion", "lizard", "lobster", "man", "maple tree", "motorcycle", "mountain", "mouse", "mushroom"),
+    *("oak tree", "orange", "orchid", "otter", "palm tree", "pear", "pickup truck", "pine tree", "plain", "plate"),
+    *("poppy", "porcupine", "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark"),
+    *("shrew", "skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower"),
+    *("sweet pepper", "table", "tank", "telephone", "television", "tiger", "tractor", "train", "trout", "tulip"),
+    *("turtle", "wardrobe", "whale", "willow tree", "wolf", "woman", "worm"),
+)
 MNIST_CHECKSUMS = _idx(
     "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -125,6 +143,7 @@ KMNIST_CHECKSUMS = _idx(
 ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/"
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 CIFAR10_ARCHIVE = "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+CIFAR100_PLACES = ("cifar-100-python.tar.gz", "cifar-100-python", ".")
 CIFAR100_ARCHIVE = "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 _MNIST = NamedSet(
@@ -210,7 +229,15 @@ _CIFAR20 = replace(  # CIFAR-100 with its 20 superclasses
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     head=2500,
-    places=(("cifar-100-python.tar.gz", "cifar100"), ("cifar-100-python", "cifar100"), (".", "cifar100")),
+    places=tuple((place, "cifar20") for place in CIFAR100_PLACES),
+    downloads=(Download("https", TORONTO, "cifar20", {"cifar-100-python.tar.gz": CIFAR100_ARCHIVE}),),
+)
+_CIFAR100 = replace(  # the same archive with its 100 classes
+    _CIFAR20,
+    name="cifar100",
+    classes=CIFAR100,
+    head=500,
+    places=tuple((place, "cifar100") for place in CIFAR100_PLACES),
     downloads=(Download("https", TORONTO, "cifar100", {"cifar-100-python.tar.gz": CIFAR100_ARCHIVE}),),
 )
 
@@ -261,6 +288,7 @@ REGISTRY: dict[str, NamedSet] = {
         _KMNIST,
         _CIFAR10,
         _CIFAR20,
+        _CIFAR100,
         _human(_CIFAR10, "clcifar10"),
         _human(_CIFAR20, "clcifar20"),
         _simulated(_CIFAR10, "clcifar10"),
