@@ -17,8 +17,11 @@ from complementary.oracle import same_class
 from complementary.rng import generator
 from complementary.scores import (
     Estimate,
+    accuracy_interval,
     annotator_error_rates,
+    balanced_accuracy_interval,
     class_accuracy,
+    classes_differ_in_size,
     estimated_accuracy,
     estimated_accuracy_error,
     estimated_same_class,
@@ -187,6 +190,134 @@ def test_estimated_accuracy_error_covers_the_spread():
     assert float(values.mean()) == pytest.approx(0.75, abs=0.02)
     assert float(values.std()) <= float(errors.mean()) <= 1.5 * float(values.std())
     assert float(estimated_accuracy_error(right, draws[0], transition)) > 0
+
+
+# --- accuracy with an interval ------------------------------------------------------------------------------------
+
+
+def draw_predictions(count, classes, accuracy, matrix, seed, sizes=None, per_example=1):
+    """(predicted [N], excluded [N, K]) of a classifier of known accuracy."""
+    source = generator(seed, "interval")
+    sizes = torch.ones(classes) if sizes is None else sizes
+    truth = torch.multinomial(sizes / sizes.sum(), count, True, generator=source)
+    right = torch.rand(count, generator=source) < torch.as_tensor(accuracy).expand(classes)[truth]
+    wrong = (truth + torch.randint(1, classes, (count,), generator=source)) % classes
+    return torch.where(right, truth, wrong), labels.draw(truth, matrix, per_example, seed=seed)
+
+
+def test_accuracy_interval_of_uniform_labels_is_wilsons():
+    """Wilson's interval for the share of contradictions; the upper end has a continuity correction."""
+    for seed in range(5):
+        predicted, excluded = draw_predictions(300, 6, 0.7, transitions.uniform(6), seed)
+        n, z = 300, 1.959964
+        share = float(excluded[torch.arange(n), predicted].double().mean())
+        middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+        found = accuracy_interval(predicted, excluded, transitions.uniform(6))
+        assert found.value == pytest.approx(1 - 5 * share)
+        assert found.low == pytest.approx(1 - 5 * (middle + half), abs=1e-9)
+        assert 0 < found.high - (1 - 5 * (middle - half)) < 5 / n
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "count", "accuracy", "per_example"),
+    [
+        ("uniform", 3, 60, 0.8, 1),
+        ("biased:10", 10, 600, 0.9, 1),
+        ("noisy:0.1", 4, 300, 0.7, 1),
+        ("uniform", 6, 100, 0.8, 3),
+    ],
+    ids=["few", "biased", "noisy", "three labels"],
+)
+def test_accuracy_interval_covers(spec, classes, count, accuracy, per_example):
+    matrix, covered = transitions.parse(spec, classes), 0
+    known = labels.marginal(matrix, per_example)
+    for seed in range(200):
+        drawn = draw_predictions(count, classes, accuracy, matrix, seed, per_example=per_example)
+        found = accuracy_interval(*drawn, known)
+        covered += found.low <= accuracy <= found.high
+    assert 182 <= covered <= 200, "95 % of 200, four standard deviations below"
+
+
+def test_balanced_accuracy_interval_covers_the_mean_over_classes():
+    sizes, accuracy, covered, on_data = torch.tensor([6.0, 3, 2, 1]), torch.tensor([0.95, 0.8, 0.7, 0.4]), 0, 0
+    for seed in range(60):
+        drawn = draw_predictions(8000, 4, accuracy, transitions.uniform(4), seed, sizes)
+        found = balanced_accuracy_interval(*drawn, transitions.uniform(4))
+        covered += found.low <= float(accuracy.mean()) <= found.high
+        on_data += accuracy_interval(*drawn, transitions.uniform(4)).low > float(accuracy.mean())
+    assert covered >= 51
+    assert on_data > 50, "the accuracy on the data is another quantity"
+
+
+def test_balanced_accuracy_interval_is_narrower_with_more_labels_or_known_sizes():
+    sizes, matrix = torch.tensor([6.0, 3, 2, 1]), transitions.uniform(4)
+    drawn = draw_predictions(10_000, 4, 0.8, matrix, 0, sizes)
+    _, further = draw_predictions(40_000, 4, 0.8, matrix, 1, sizes)
+    found = [
+        balanced_accuracy_interval(*drawn, matrix, **options)
+        for options in ({}, {"further": further}, {"shares": sizes / sizes.sum()})
+    ]
+    assert found[0].error > found[1].error > found[2].error > 0
+
+
+def test_balanced_accuracy_of_rare_classes_is_not_given():
+    sizes = torch.tensor(transitions.decay(100, 10))
+    drawn = draw_predictions(2000, 10, 0.8, transitions.uniform(10), 0, sizes)
+    for shares in (None, sizes / sizes.sum()):
+        found = balanced_accuracy_interval(*drawn, transitions.uniform(10), shares=shares)
+        assert math.isnan(found.value)
+        assert found.reason
+
+
+def test_accuracy_intervals_without_information_give_a_reason():
+    predicted, excluded = draw_predictions(500, 10, 0.9, transitions.uniform(10), 0)
+    for interval in (accuracy_interval, balanced_accuracy_interval):
+        found = interval(predicted, excluded, transitions.noisy(10, 0.1))
+        assert math.isnan(found.value)
+        assert "singular" in found.reason
+    too_wide = accuracy_interval(predicted[:20], excluded[:20], transitions.uniform(10))
+    assert math.isnan(too_wide.low)
+    assert "points wide" in too_wide.reason
+
+
+def test_accuracy_interval_is_wider_if_the_matrix_was_estimated():
+    matrix, truth = transitions.biased(4, 3), torch.arange(4).repeat(400)
+    predicted, excluded = draw_predictions(2000, 4, 0.9, matrix, 0)
+    few, many = (
+        transitions.estimate_transition(torch.eye(4)[t], labels.draw(t, matrix, seed=1))
+        for t in (truth, truth.repeat(50))
+    )
+    widths = [accuracy_interval(predicted, excluded, matrix, e).error for e in (None, many, few)]
+    assert widths[0] < widths[1] < 0.9 * widths[2]
+
+
+def test_accuracy_interval_includes_the_error_of_the_matrix():
+    """Over draws of the labels that the matrix is estimated from and of those that are evaluated."""
+    matrix, truth, covered, ignoring = transitions.biased(4, 3), torch.arange(4).repeat(60), 0, 0
+    for seed in range(60):
+        estimate = transitions.estimate_transition(torch.eye(4)[truth], labels.draw(truth, matrix, seed=1000 + seed))
+        drawn = draw_predictions(10_000, 4, 0.7, matrix, seed)
+        found = accuracy_interval(*drawn, estimate.unshrunk, estimate)
+        covered += found.low <= 0.7 <= found.high
+        found = accuracy_interval(*drawn, estimate.unshrunk)
+        ignoring += found.low <= 0.7 <= found.high
+    assert covered >= 52
+    assert ignoring < 46
+
+
+def test_classes_differ_in_size_keeps_its_level_and_finds_tails():
+    matrix = transitions.biased(5, 4)
+    alarms = sum(
+        classes_differ_in_size(
+            labels.draw(torch.randint(5, (500,), generator=generator(s, "y")), matrix, seed=s), matrix
+        )
+        for s in range(200)
+    )
+    assert alarms <= 8, "1 % of 200"
+    tail = torch.arange(5).repeat_interleave(torch.tensor([400, 200, 100, 50, 25]))
+    assert classes_differ_in_size(labels.draw(tail, matrix), matrix)
+    assert not classes_differ_in_size(labels.draw(tail, matrix), transitions.noisy(5, 0.2)), "singular"
 
 
 # --- clusters -------------------------------------------------------------------------------------------------------
@@ -384,17 +515,20 @@ def test_annotator_error_rates_maximize_the_likelihood(matrix):
     found = annotator_error_rates(excluded, names, probabilities, matrix)
     grid = np.linspace(0.0005, 0.9995, 1000)
     for name in found:
-        pairs = [
-            answer_likelihoods(excluded[i].nonzero()[:, 0].tolist(), probabilities[i], matrix)
-            for i in range(120)
-            if names[i] == name
-        ]
-        log_likelihood = sum(np.log((1 - grid) * right + grid * wrong) for right, wrong in pairs)
-        assert found[name].value == pytest.approx(grid[log_likelihood.argmax()], abs=0.001)
-        posterior = np.exp(log_likelihood - log_likelihood.max())
-        mean = (grid * posterior).sum() / posterior.sum()
-        spread = math.sqrt((grid**2 * posterior).sum() / posterior.sum() - mean**2)
-        assert found[name].error == pytest.approx(spread, rel=0.25)
+        value = variance = 0.0
+        for is_yes in (False, True):
+            pairs = [
+                answer_likelihoods(excluded[i].nonzero()[:, 0].tolist(), probabilities[i], matrix)
+                for i in range(120)
+                if names[i] == name and (int(excluded[i].sum()) == 4) == is_yes
+            ]
+            log_likelihood = sum(np.log((1 - grid) * right + grid * wrong) for right, wrong in pairs)
+            value += grid[log_likelihood.argmax()] * len(pairs) / 40
+            posterior = np.exp(log_likelihood - log_likelihood.max())
+            mean = (grid * posterior).sum() / posterior.sum()
+            variance += ((grid**2 * posterior).sum() / posterior.sum() - mean**2) * (len(pairs) / 40) ** 2
+        assert found[name].value == pytest.approx(value, abs=0.001)
+        assert found[name].error == pytest.approx(math.sqrt(variance), rel=0.25)
         assert found[name].answers == 40
 
 
@@ -418,6 +552,20 @@ def test_annotator_error_rates_find_the_rates_of_simulated_annotators(per_answer
         assert abs(found[name].value - rate) < 3.5 * found[name].error
         assert found[name].error < 0.03
     assert found["bad"].value > found["fair"].value + found["fair"].error
+
+
+def test_annotator_error_rates_hold_for_yes_and_no_questions():
+    source, count = generator(2, "answers"), 4000
+    truth = torch.randint(10, (count,), generator=source)
+    logits = torch.randn(count, 10, generator=source) + 2.5 * torch.eye(10)[truth]
+    asked = torch.randint(10, (count,), generator=source)
+    yes = (asked == truth) != (torch.rand(count, generator=source) < 0.1)  # half of all yes answers are wrong
+    one_hot = torch.eye(10, dtype=torch.uint8)[asked]
+    excluded = torch.where(yes[:, None], 1 - one_hot, one_hot)
+    probabilities = torch.softmax(2.5 * logits, 1)
+    rate = annotator_error_rates(excluded, ["ann"] * count, probabilities, transitions.uniform(10))["ann"]
+    assert abs(rate.value - 0.1) < 3.5 * rate.error
+    assert rate.error < 0.02
 
 
 def test_annotator_error_rates_of_a_useless_model_are_uncertain():
