@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary import data, losses, priors, scores, transitions
+from complementary import data, losses, priors, transitions
 from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
 from complementary.data.selection import select
@@ -31,7 +31,7 @@ from complementary.files import atomic_write
 from complementary.losses.base import per_label
 from complementary.losses.registry import LOSS_METHODS, Method
 from complementary.rng import generator
-from complementary.training.selection import calibrate, scel_by_sharpness
+from complementary.training.selection import scel_by_sharpness
 
 log = logging.getLogger(__name__)
 
@@ -52,79 +52,85 @@ EVALUATIONS = 5  # during training, at equal distances
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Features and labels of one kind, for all seeds. N training, V validation and T test examples, S seeds.
+    """Features of the same examples with labels of several kinds and seeds: R rows of labels.
 
     Attributes:
-        train: [N, D], standardized.
+        rows: The kind of labels and the seed of each row.
+        train: Standardized features, [N, D].
         validation: [V, D].
         test: [T, D].
-        excluded: Complementary labels of the training examples, [S, N, K].
-        validation_excluded: [S, V, K].
         truth: True labels of the test set, int [T]; for the evaluation only.
-        transition: The matrix that losses are given, [K, K]: the generating one, or uniform if it is not known.
-        prior: Class prior, estimated from the training labels of each seed, [S, K].
+        excluded: Complementary labels of the training examples, [R, N, K].
+        validation_excluded: [R, V, K].
+        transition: The matrix that losses are given, [R, K, K]: the generating one, or uniform if it is not known.
+        prior: Class prior, estimated from the training labels, [R, K].
     """
 
+    rows: tuple[tuple[str, int], ...]
     train: Tensor
     validation: Tensor
     test: Tensor
+    truth: Tensor
     excluded: Tensor
     validation_excluded: Tensor
-    truth: Tensor
     transition: Tensor
     prior: Tensor
 
     @property
     def share(self) -> Tensor:
-        """Share of each label among the training labels of each seed, [S, K]."""
+        """Share of each label among the training labels, [R, K]."""
         return torch.stack([per_label(labels.float()).mean(0) for labels in self.excluded])
 
 
 def build_problem(
-    name: str, kind: str, encoder: str, seeds: Sequence[int], images: int | None, device: torch.device
+    name: str, kinds: Sequence[str], encoder: str, seeds: int, images: int | None, device: torch.device
 ) -> Problem:
-    """Load features, and draw labels for every seed.
+    """Load features, and draw labels of every kind for every seed.
 
     Args:
         name: Dataset.
-        kind: Key of `LABELS`.
+        kinds: Keys of `LABELS`; they must use the same examples.
         encoder: The option ``encoder``.
-        seeds: Seeds of the labels.
+        seeds: Number of seeds of labels and initial weights.
         images: Use that many training images, chosen at random; None: all. A long tail is used whole.
         device: Where to compute.
     """
-    options = LABELS[kind] | {"data": f"acl{name}" if kind == "ACL" else name}
-    base = Config.of(inputs="features", encoder=encoder, mix="none", **options)
-    dataset = data.load(base.dataset.data)
+    base = Config.of(data=name, inputs="features", encoder=encoder, mix="none")
+    dataset = data.load(name)
     assert dataset.test is not None
     assert dataset.test.truth is not None
-    whole = base.with_(data=name, labels="uniform", long_tail=1.0)
-    features = FeatureExtractor(whole, data.load(name), torch.arange(len(dataset.train)), str(device))
-    test = features.test()
-    assert test is not None
-    selections = [select(base.with_(seed=seed), dataset) for seed in seeds]
-    index = selections[0].examples  # the same for all seeds
-    order = torch.randperm(len(index), generator=generator(0, "methods"))
-    order = order if images is None or base.dataset.long_tail > 1 else order[:images]
+    features = FeatureExtractor(base, dataset, torch.arange(len(dataset.train)), str(device))
+    on_train, on_test = features.train, features.test()
+    assert on_test is not None
+    rows, drawn = [], []
+    for kind in kinds:
+        source = f"acl{name}" if kind == "ACL" else name
+        for seed in range(seeds):
+            drawn.append(select(base.with_(**LABELS[kind], data=source, seed=seed), data.load(source)))
+            rows.append((kind, seed))
+    examples = drawn[0].examples
+    assert all(torch.equal(found.examples, examples) for found in drawn)
+    order = torch.randperm(len(examples), generator=generator(0, "methods"))
+    order = order if images is None or len(examples) < len(dataset.train) else order[:images]
     held = len(order) // 10
-    excluded = torch.stack([s.excluded for s in selections])
-    classes = excluded.shape[2]
-    known = selections[0].transition
-    transition = transitions.uniform(classes) if known is None else known
-    inputs = features.train[index][order]
+    excluded = torch.stack([found.excluded for found in drawn])[:, order]
+    uniform = transitions.uniform(excluded.shape[2])
+    matrices = [uniform if found.transition is None else found.transition for found in drawn]
+    inputs = on_train[examples][order]
     mean, std = inputs.mean(0), inputs.std(0).clamp_min(1e-8)
-    inputs, test = ((part - mean) / std for part in (inputs, test))
-    training = excluded[:, order[held:]]
-    found = [priors.from_labels(labels, transition).share for labels in training]
+    shares = [
+        priors.from_labels(labels[held:], matrix).share for labels, matrix in zip(excluded, matrices, strict=True)
+    ]
     return Problem(
-        train=inputs[held:].to(device),
-        validation=inputs[:held].to(device),
-        test=test.to(device),
-        excluded=training.to(device),
-        validation_excluded=excluded[:, order[:held]].to(device),
+        rows=tuple(rows),
+        train=((inputs - mean) / std)[held:].to(device),
+        validation=((inputs - mean) / std)[:held].to(device),
+        test=((on_test - mean) / std).to(device),
         truth=dataset.test.truth.to(device),
-        transition=transition.to(device, torch.float32),
-        prior=torch.stack(found).to(device),
+        excluded=excluded[:, held:].to(device),
+        validation_excluded=excluded[:, :held].to(device),
+        transition=torch.stack(matrices).to(device, torch.float32),
+        prior=torch.stack(shares).to(device),
     )
 
 
@@ -166,45 +172,42 @@ def _initial(seeds: Sequence[int], layer: int, fan_in: int, rows: int, columns: 
 
 
 class Objective(nn.Module):
-    """A loss for all heads at once, with the matrix and the priors that it needs.
+    """A loss for all heads at once, with the matrices and priors that it needs.
 
     Args:
         name: The loss.
-        transition: [K, K].
-        prior: Of each seed, [S, K].
-        share: Share of each label among the training labels of each seed, [S, K].
-        groups: Number of learning rates; the heads are groups of S.
+        problem: Its R rows of labels.
+        groups: Number of learning rates; the heads are groups of R.
     """
 
-    def __init__(self, name: str, transition: Tensor, prior: Tensor, share: Tensor, groups: int) -> None:
+    def __init__(self, name: str, problem: Problem, groups: int) -> None:
         super().__init__()
         self.method: Method = LOSS_METHODS[name]
         self.function: Callable[..., Tensor] = losses.LOSSES[name]
-        bound = losses.build(name, transition, prior[0], share[0])  # checks the matrix
-        self.transition, self.prior, self.inverse = transition, prior.repeat(groups, 1), bound.inverse
-        self.share = None if bound.share is None else share.repeat(groups, 1)
-        start = None if bound.learned is None else bound.learned.detach().expand(len(prior), -1, -1)
-        self.learned = nn.ParameterList(() if start is None else (start.clone() for _ in range(groups)))
+        share = problem.share
+        bound = [losses.build(name, *row) for row in zip(problem.transition, problem.prior, share, strict=True)]
+        self.transition, self.prior = problem.transition.repeat(groups, 1, 1), problem.prior.repeat(groups, 1)
+        self.options: dict[str, Tensor] = {}  # of each head
+        for key in bound[0].keywords():
+            self.options[key] = torch.cat([torch.stack([row.keywords()[key] for row in bound])] * groups)
+        start = [row.learned.detach() for row in bound if row.learned is not None]
+        self.learned = nn.ParameterList(torch.stack(start) for _ in range(groups if start else 0))
 
     def matrices(self) -> Tensor:
         """The transition matrix of each head, [M, K, K]."""
-        if not len(self.learned):
-            return self.transition.expand(len(self.prior), -1, -1)
-        return torch.cat(list(self.learned)).softmax(2)
+        return torch.cat(list(self.learned)).softmax(2) if len(self.learned) else self.transition
 
     def forward(self, logits: Tensor, excluded: Tensor) -> Tensor:
         """Sum over heads of the mean loss of the batch: [M, B, K], [M, B, K] -> scalar."""
-        options = {} if self.inverse is None else {"inverse": self.inverse}
-        shares = {} if self.share is None else {"share": self.share}
-        each = torch.vmap(lambda f, t, matrix, prior, own: self.function(f, t, matrix, prior, **options, **own))
-        total: Tensor = each(logits, excluded, self.matrices(), self.prior, shares).sum(1)
+        each = torch.vmap(lambda f, t, matrix, prior, options: self.function(f, t, matrix, prior, **options))
+        total: Tensor = each(logits, excluded, self.matrices(), self.prior, self.options).sum(1)
         return (total / (excluded.sum(2) > 0).sum(1).clamp_min(1)).sum()
 
     def decoders(self) -> list[tuple[Tensor, Tensor] | None]:
         """`losses.BoundLoss.decoder` of each head."""
         if self.method.decoding == "largest logit":
             return [None] * len(self.prior)
-        identity = torch.eye(len(self.transition), device=self.transition.device)
+        identity = torch.eye(self.transition.shape[1], device=self.transition.device)
         plain = self.method.matrix == "for decoding"
         return [(identity if plain else matrix, matrix) for matrix in self.matrices().detach()]
 
@@ -224,19 +227,20 @@ def train(
         hidden: Hidden units of mlp.
 
     Returns:
-        The metrics of each head: for each learning rate, those of each seed.
+        The metrics of each head: for each learning rate, those of each row of labels.
     """
-    seeds, count, classes = problem.excluded.shape
+    rows, count, classes = problem.excluded.shape
     device, size = problem.train.device, hidden if head == "mlp" else 0
-    heads = [Heads(range(seeds), problem.train.shape[1], classes, size).to(device) for _ in lrs]
-    objective = Objective(loss, problem.transition, problem.prior, problem.share, len(lrs)).to(device)
-    groups = [
+    seeds = [seed for _, seed in problem.rows]
+    heads = [Heads(seeds, problem.train.shape[1], classes, size).to(device) for _ in lrs]
+    objective = Objective(loss, problem, len(lrs))
+    groups: list[dict[str, Any]] = [
         {"params": list(part.parameters()), "lr": lr, "weight_decay": WEIGHT_DECAY}
         for part, lr in zip(heads, lrs, strict=True)
     ]
     groups += [{"params": [matrix], "lr": lr} for matrix, lr in zip(objective.learned, lrs, strict=False)]
     optimizer = torch.optim.Adam(groups, fused=True)
-    history: list[list[dict[str, float]]] = [[] for _ in range(seeds * len(lrs))]
+    history: list[list[dict[str, float]]] = [[] for _ in range(rows * len(lrs))]
     for epoch in range(epochs):
         order = torch.randperm(count, generator=generator(0, "methods-order", epoch)).to(device)
         for index in order[: count // batch * batch].split(batch):
@@ -246,43 +250,39 @@ def train(
             cost.backward()
             optimizer.step()
         if (epoch + 1) % max(1, epochs // EVALUATIONS) == 0 or epoch + 1 == epochs:
-            for row, found in zip(history, _evaluate(problem, heads, objective), strict=True):
-                row.append(found | {"epoch": epoch + 1})
+            for row, scel, accuracy in zip(history, *_evaluate(problem, heads, objective), strict=True):
+                row.append({"epoch": epoch + 1, "scel": scel, "accuracy": accuracy})
     return [
-        {"lr": lr, "seed": seed} | _summary(history[i * seeds + seed])
+        {"labels": kind, "loss": loss, "lr": lr, "seed": seed} | _summary(history[i * rows + row])
         for i, lr in enumerate(lrs)
-        for seed in range(seeds)
+        for row, (kind, seed) in enumerate(problem.rows)
     ]
 
 
 def _summary(history: list[dict[str, float]]) -> dict[str, float]:
-    best = min(history, key=lambda found: found["scel"])
+    best = min(history, key=lambda found: math.inf if math.isnan(found["scel"]) else found["scel"])
     return {
         "accuracy_last": history[-1]["accuracy"],
         "accuracy_selected": best["accuracy"],
         "accuracy_best_on_test": max(found["accuracy"] for found in history),
         "selected_epoch": best["epoch"],
         "scel_selected": best["scel"],
-        "estimated_accuracy_selected": best["estimated"],
     }
 
 
 @torch.no_grad()
-def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) -> Iterator[dict[str, float]]:
-    """Calibrated SCEL and estimated accuracy on validation labels, and accuracy on the test set, of each head."""
-    validation = torch.cat([part(problem.validation) for part in heads])
+def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) -> tuple[list[float], list[float]]:
+    """Calibrated SCEL on validation labels, and accuracy on the test set, of each head."""
+    groups = len(heads)
+    outputs = torch.cat([part(problem.validation) for part in heads])
+    labels, decoders = problem.validation_excluded.repeat(groups, 1, 1), objective.decoders()
+    to_labels = torch.stack([m if d is None else d[0] for m, d in zip(objective.transition, decoders, strict=True)])
+    table = torch.vmap(scel_by_sharpness)(outputs, labels, to_labels)  # [M, sharpness, V]
     test = torch.cat([part(problem.test) for part in heads])
-    seeds = len(problem.excluded)
-    for i, (outputs, on_test, decoder) in enumerate(zip(validation, test, objective.decoders(), strict=True)):
-        labels = problem.validation_excluded[i % seeds]
-        table = scel_by_sharpness(outputs, labels, problem.transition if decoder is None else decoder[0])
-        scel = float(calibrate(table).double().mean())
-        logits = losses.decode(outputs, decoder)
-        yield {
-            "scel": math.inf if math.isnan(scel) else scel,
-            "estimated": float(scores.estimated_accuracy(logits, labels, problem.transition)),
-            "accuracy": float((losses.decode(on_test, decoder).argmax(1) == problem.truth).double().mean()),
-        }
+    hits = [
+        (losses.decode(f, d).argmax(1) == problem.truth).double().mean() for f, d in zip(test, decoders, strict=True)
+    ]
+    return table.double().mean(2).amin(1).tolist(), torch.stack(hits).tolist()
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
@@ -290,28 +290,25 @@ def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) ->
 
 def run(options: argparse.Namespace) -> None:
     """Train all heads, and write one file per dataset and head."""
-    device, seeds = choose_device(options.device), range(options.seeds)
-    out = Path(options.out)
+    device, out = choose_device(options.device), Path(options.out)
+    together = [kind for kind in options.labels if "long_tail" not in LABELS[kind]]
+    alone = [[kind] for kind in options.labels if kind not in together]
+    problems = list(_available(options, [together, *alone], device))
     for head in options.heads:
-        path, lines = out / f"{options.data}-{head}.jsonl", []
-        started = time.perf_counter()
-        for kind in options.labels:
-            try:
-                problem = build_problem(options.data, kind, options.encoder, seeds, options.images, device)
-            except UserError as error:
-                log.warning("%s is left out: %s", kind, error)
-                continue
+        lines, started = list[dict[str, Any]](), time.perf_counter()
+        for problem in problems:
             for loss in options.losses:
                 rows = train(problem, loss, head, options.lrs, options.epochs, options.batch, options.hidden)
-                lines += [{"labels": kind, "loss": loss} | row for row in rows]
+                lines += rows
                 best = max(row["accuracy_selected"] for row in rows)
-                log.info("%s, %s, %s: up to %.3f (%.0f s)", head, kind, loss, best, time.perf_counter() - started)
+                log.info("%s, %s: up to %.3f (%.0f s)", head, loss, best, time.perf_counter() - started)
         conditions = {
             "data": options.data,
             "head": head,
             "encoder": options.encoder,
-            "features": problem.train.shape[1],
-            "images": {"training": len(problem.train), "asked": options.images},
+            "features": problems[0].train.shape[1],
+            "images": {kind: len(problem.train) for problem in problems for kind, _ in problem.rows},
+            "chosen_images": options.images,
             "hidden": options.hidden if head == "mlp" else 0,
             "epochs": options.epochs,
             "batch": options.batch,
@@ -321,7 +318,20 @@ def run(options: argparse.Namespace) -> None:
         }
         text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines)])
         out.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text + "\n")
+        atomic_write(out / f"{options.data}-{head}.jsonl", text + "\n")
+
+
+def _available(options: argparse.Namespace, groups: list[list[str]], device: torch.device) -> Iterator[Problem]:
+    """Problems of the kinds of labels that can be had; the others are logged."""
+    for kinds in groups:
+        try:
+            if kinds:
+                yield build_problem(options.data, kinds, options.encoder, options.seeds, options.images, device)
+        except UserError as error:
+            if "ACL" not in kinds:
+                raise
+            log.warning("labels ACL are left out: %s", error)
+            yield from _available(options, [[kind for kind in kinds if kind != "ACL"]], device)
 
 
 def _rounded(line: dict[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _summary(columns: list[tuple[Study, Column]]) -> str:
 def _conditions(study: Study) -> str:
     c = study.conditions
     hidden = f" with {c['hidden']} hidden units" if c["hidden"] else ""
-    asked = c["images"]["asked"]
+    asked = c["chosen_images"]
     images = (
         "all training images" if asked is None else f"{asked:,} training images, chosen at random (a long tail: all)"
     )
