@@ -220,8 +220,9 @@ class ClusterConfig:
     (often purer clusters; the time grows with the square of the number of examples)."""
     encoder: str = "auto"
     """What is clustered: features of simsiam, byol or mocov3 (pretrained first, once), run:FOLDER (of cll pretrain),
-    file:WEIGHTS (an encoder or a ResNet-18 state dict), embeddings:Z.npy, random, or raw pixels. auto: an encoder
-    that is already cached or stored for these images, else pixels with a warning."""
+    file:WEIGHTS (an encoder or a ResNet-18 state dict), timm:NAME or hf:NAME (models of timm or transformers, if they
+    are installed), embeddings:Z.npy, random, or raw pixels. auto: an encoder that is already cached or stored for these
+    images, else pixels with a warning."""
     pretrain_epochs: int = 800
     """Epochs of pretraining if the encoder has to be trained first."""
     encoder_seed: int | None = field(default=None, metadata=ADVANCED)
