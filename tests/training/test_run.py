@@ -37,16 +37,20 @@ def test_result_agrees_with_metrics(tmp_path, quick):
     result = run(quick.with_(epochs=4), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
-    chosen = min(rows, key=lambda row: row["scel"])
+    chosen = rows[rows[-1]["selected"] - 1]
+    assert chosen["scel_calibrated"] == min(row["scel_calibrated"] for row in rows) or chosen is rows[-1]
     assert result["selected_epoch"] == chosen["epoch"]
     assert result["accuracy_selected"] == chosen["accuracy"]
     assert result["accuracy_last"] == rows[-1]["accuracy"]
     assert result["accuracy_best_on_test"] == max(row["accuracy"] for row in rows)
 
 
-def test_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick):
-    config = quick.with_(epochs=5)
+@pytest.mark.parametrize("loss", ["s-nl", "dm"])
+def test_selected_weights_are_those_of_the_selected_epoch(tmp_path, quick, loss):
+    """The last epoch for s-nl, an earlier one for dm, which overfits."""
+    config = quick.with_(epochs=5) if loss == "s-nl" else quick.with_(epochs=25, loss="dm", lr=0.01, holdout=0.5)
     result = run(config, tmp_path / "x")
+    assert (result["selected_epoch"] == config.training.epochs) == (loss == "s-nl")
     run(config.with_(epochs=result["selected_epoch"]), tmp_path / "short")
     selected, _ = files.read_checkpoint(tmp_path / "x" / "selected.safetensors")
     last, _ = files.read_checkpoint(tmp_path / "short" / "last.safetensors")

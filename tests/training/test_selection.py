@@ -45,7 +45,7 @@ def test_scel_at_sharpness_1_is_scel():
 @pytest.mark.parametrize("scale", [0.5, 1.0, 8.0])
 @pytest.mark.parametrize("matrix", [UNIFORM, transitions.biased(10, 10), transitions.noisy(10, 0.03)])
 def test_calibrated_scel_is_near_the_minimum_over_temperatures(scale, matrix):
-    logits, excluded, _ = problem(matrix=matrix)
+    logits, excluded, _ = problem(matrix=matrix, strength=3.0)
     found = float(calibrated(scale * logits, excluded, matrix).mean())
     exact = optimize.minimize_scalar(
         lambda b: float(scores.scel(math.exp(b) * logits, excluded, matrix)), bounds=(-5, 3), method="bounded"

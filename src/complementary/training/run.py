@@ -5,7 +5,7 @@
 | config.toml | the configuration, from which the run can be repeated |
 | metrics.jsonl | one line per epoch; the same bytes however often the run was interrupted |
 | checkpoint.safetensors | while it runs: everything needed to continue |
-| last.safetensors, selected.safetensors | weights after the last epoch, and after the epoch selected by SCEL |
+| last.safetensors, selected.safetensors | weights after the last epoch, and after the selected one |
 | encoder.safetensors | the encoder, if the inputs of the network were its features |
 | result.json | written last: accuracies, oracle noise ratio, speed, versions |
 """
@@ -121,10 +121,10 @@ def _start_self_training(
     if first.selected:
         first.model.load_state_dict(first.selected)
     before = accuracies(first.history)
-    probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model.cpu(), task.encoder
+    probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
     if encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
-        network = fine_tuned_network(encoder, network, task.mean, task.std, config.seed)
         task = task.with_images(dataset)
+        network = fine_tuned_network(encoder, first, task)
     prior = _prior(config, probabilities, task)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
     trainer.begin(probabilities, prior, before)
@@ -144,8 +144,9 @@ def _start_baseline(
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     if first.selected:
         first.model.load_state_dict(first.selected)
-    network = fine_tuned_network(encoder, first.model.cpu(), task.mean, task.std, config.seed)
-    return BASELINES[recipe](config, task.with_images(dataset), engine, processes, network, encoder)
+    images = task.with_images(dataset)
+    network = fine_tuned_network(encoder, first, images)
+    return BASELINES[recipe](config, images, engine, processes, network, encoder)
 
 
 def _for_adam(config: Config) -> Config:
@@ -276,7 +277,7 @@ def summarize(trainer: Trainer) -> dict[str, Any]:
 
 
 def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracies after the last epoch, the epoch selected by SCEL, and the best epoch on the test set."""
+    """Accuracies after the last epoch, the selected epoch, and the best epoch on the test set."""
     selected = _selected(history)
     best = max(history, key=lambda row: row["accuracy"]) if "accuracy" in history[-1] else None
     return {
@@ -289,7 +290,7 @@ def accuracies(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _selected(history: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return min(history, key=lambda row: row["scel"]) if "scel" in history[-1] else None
+    return history[history[-1]["selected"] - 1] if "selected" in history[-1] else None
 
 
 def _self_training(trainer: SelfTrainer) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from complementary.losses.base import per_label
 from complementary.losses.registry import method_of
 from complementary.mixing import Draw, GroupMixup
 from complementary.rng import generator
+from complementary.training.selection import Selection, calibrate, scel_by_sharpness
 from complementary.training.task import Task, build_mixer
 
 SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
@@ -44,10 +45,9 @@ class Trainer(TrainingLoop):
         model: The network that is trained.
         evaluated: The network that is evaluated, and whose weights are the result: the same one, or an average of it.
         criterion: The loss with the matrix and the prior that it needs.
-        selected: Weights of the epoch with the lowest SCEL on the validation split; empty without one.
+        selections: Which epoch to use, by all labels of the validation split and by those of each half.
         second_half: Validation examples of the second half, bool [V]; the halves select epochs for each other.
         validation_predictions: Predicted classes of the validation split after each epoch, int32 [epochs, V].
-        selected_decoder: How outputs became classes in that epoch (see `BoundLoss.decoder`).
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
     """
 
@@ -72,8 +72,9 @@ class Trainer(TrainingLoop):
         self.augment, self.policy = self.build_augmentation()
         self.mixer = self.build_mixer()
         self.loss_transition = task.loss_transition.to(self.device, torch.float32)
-        self.selected: dict[str, Tensor] = {}
-        self.selected_decoder: tuple[Tensor, Tensor] | None = None
+        self.selections = [Selection(task.transition) for _ in range(3)]
+        self.best: dict[str, Tensor] = {}  # weights of the epoch `self.selections[0].best`
+        self.best_decoder: tuple[Tensor, Tensor] | None = None
         self.take, self.forward = engine.compiled(take), engine.compiled(forward)
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads examples: not pure
         self.mix = mix if pooled else engine.compiled(mix)
@@ -141,12 +142,26 @@ class Trainer(TrainingLoop):
     def evaluated(self) -> networks.Network:
         return self.model
 
+    @property
+    def selected(self) -> dict[str, Tensor]:
+        """After an epoch: the weights of the selected epoch so far; empty without a validation split."""
+        return dict(self.evaluated.state_dict()) if self._last_is_selected else self.best
+
+    @property
+    def selected_decoder(self) -> tuple[Tensor, Tensor] | None:
+        """How outputs became classes in the selected epoch (see `BoundLoss.decoder`)."""
+        return self.criterion.decoder() if self._last_is_selected else self.best_decoder
+
+    @property
+    def _last_is_selected(self) -> bool:
+        return bool(self.history) and self.history[-1].get("selected") == self.history[-1]["epoch"]
+
     def scores(self) -> dict[str, Any]:
-        """Evaluate; keep the weights if no earlier epoch had a lower SCEL."""
+        """Evaluate; keep the weights of the best epoch."""
         found = self.evaluate()
-        if "scel" in found and found["scel"] < min((row["scel"] for row in self.history), default=math.inf):
-            self.selected = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
-            self.selected_decoder = self.criterion.decoder()
+        if self.selections[0].best == self.epoch + 1:
+            self.best = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
+            self.best_decoder = self.criterion.decoder()
         return found
 
     def evaluate(self) -> dict[str, Any]:
@@ -155,9 +170,15 @@ class Trainer(TrainingLoop):
         outputs = self.validation_logits() if len(task.validation) else None
         predicted = None if self.test_logits is None else self.criterion.decode(self.test_logits()).argmax(1)
         if outputs is not None:
-            found = self._truth_free(outputs, slice(None))
-            if len(outputs) >= MIN_HELD_OUT:
-                found["halves"] = [self._truth_free(outputs, part) for part in (~self.second_half, self.second_half)]
+            parts: list[Tensor | slice] = [slice(None), ~self.second_half, self.second_half]
+            parts = parts if len(outputs) >= MIN_HELD_OUT else parts[:1]
+            to_labels = self.criterion.label_matrix(task.transition)
+            table = scel_by_sharpness(outputs, task.validation_excluded, to_labels)
+            found, *halves = (
+                self._truth_free(outputs, part) | self._select(selection, table[:, part])
+                for part, selection in zip(parts, self.selections, strict=False)
+            )
+            found |= {"halves": halves} if halves else {}
             if self.epoch < self.epochs:
                 self.validation_predictions[self.epoch] = self.criterion.decode(outputs).argmax(1).cpu()
         if predicted is not None and task.test_truth is not None:
@@ -176,6 +197,12 @@ class Trainer(TrainingLoop):
             value = float(score(arguments[0], excluded, arguments[1]))
             found[score.__name__] = None if math.isnan(value) else value
         return found
+
+    def _select(self, selection: Selection, table: Tensor) -> dict[str, Any]:
+        """Calibrated SCEL and the epoch to use if the training ended now, from a part of `scel_by_sharpness`."""
+        calibrated = calibrate(table)
+        found: dict[str, Any] = {"scel_calibrated": float(calibrated.double().mean())}
+        return found | ({"selected": selection.update(self.epoch + 1, calibrated)} if not self.done else {})
 
     def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
         """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K].
@@ -262,14 +289,16 @@ class Trainer(TrainingLoop):
         return [self.model]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Current weights, weights of the selected epoch, state of the optimizer, and fingerprints of the encoder."""
+        """Current weights, weights of the best epoch, state of the optimizer, and fingerprints of the encoder."""
         found = self._fingerprints() | optimizer_tensors(self.optimizer)
         if self.criterion.learned is not None:
             found |= {"loss/learned": self.criterion.learned.detach()}
-            found |= {} if self.selected_decoder is None else {"loss/selected": self.selected_decoder[0]}
+            found |= {} if self.best_decoder is None else {"loss/best": self.best_decoder[0]}
         if len(self.task.validation):
             found |= {"validation_predictions": self.validation_predictions}
-        return found | add_prefix("model", self.model.state_dict()) | add_prefix("selected", self.selected)
+            for i, selection in enumerate(self.selections):
+                found |= add_prefix(f"selection{i}", selection.tensors())
+        return found | add_prefix("model", self.model.state_dict()) | add_prefix("best", self.best)
 
     def _fingerprints(self) -> dict[str, Tensor]:
         """Fingerprints of the encoder and of the clusters, if there are any, as tensors int64 []."""
@@ -290,12 +319,14 @@ class Trainer(TrainingLoop):
         self.model.load_state_dict(strip_prefix("model", tensors))
         if len(self.task.validation):
             self.validation_predictions.copy_(tensors["validation_predictions"])
-        self.selected = {k: v.to(self.device) for k, v in strip_prefix("selected", tensors).items()}
+            for i, selection in enumerate(self.selections):
+                selection.load_tensors(strip_prefix(f"selection{i}", tensors), self.device)
+        self.best = {k: v.to(self.device) for k, v in strip_prefix("best", tensors).items()}
         if self.criterion.learned is not None:
             self.criterion.learned.data.copy_(tensors["loss/learned"])
-        if self.selected:
-            learned = tensors.get("loss/selected")
-            self.selected_decoder = self.criterion.decoder() if learned is None else (learned, learned)
+        if self.best:
+            learned = tensors.get("loss/best")
+            self.best_decoder = self.criterion.decoder() if learned is None else (learned, learned)
         load_optimizer(self.optimizer, tensors)
 
 
