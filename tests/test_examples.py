@@ -64,3 +64,11 @@ def test_own_parts_train_in_python_and_on_the_command_line(tmp_path):
 def test_lightning_loop_learns_from_complementary_labels(tmp_path):
     pytest.importorskip("lightning")
     assert float(re.findall(r"0\.\d+", run("lightning_loop.py", tmp_path))[-1]) > 0.45
+
+
+@pytest.mark.slow
+def test_annotators_finds_the_careless_one(tmp_path):
+    found = re.findall(r"wrong in (\S+) ± \S+ of 1797 answers \(truly (\S+)\)", run("annotators.py", tmp_path))
+    (ann, _), (bob, _), (eve, _) = found
+    assert all(abs(float(estimate) - float(truth)) < 0.025 for estimate, truth in found)
+    assert float(ann) < float(bob) < float(eve)

@@ -410,7 +410,9 @@ def annotator_error_rates(
 
     An answer is a mixture of two cases: it is right, and the excluded classes are drawn with the transition matrix
     among those that are not the true class; or it is wrong, and the true class is among them. How likely the answer is
-    in each case follows from the model's probabilities. The rate is the most likely weight of the second case.
+    in each case follows from the model's probabilities. The rate is the most likely weight of the second case. It is
+    found separately for answers that leave one class ("it is a cat") and for others ("not a cat"): whoever is asked
+    "is it a cat?" is wrong in a larger share of the first ones.
 
     The probabilities must come from a model that was not trained on the answer in question (cross-fitting), and must be
     calibrated: overconfident probabilities make the rates too high, since every mistake of the model counts against the
@@ -431,35 +433,55 @@ def annotator_error_rates(
             f"There are {len(excluded)} answers, {len(annotator)} annotators and {len(probabilities)} rows of "
             "probabilities; the numbers must match."
         )
-    names = list(dict.fromkeys(annotator))
-    if not names:
-        return {}
-    number = {name: i for i, name in enumerate(names)}
-    group = torch.tensor([number[name] for name in annotator])
-    right, wrong = _answer_likelihoods(excluded.bool().cpu(), probabilities.double().cpu(), transition.double().cpu())
-    count = torch.bincount(group, minlength=len(names))
+    excluded, classes = excluded.bool().cpu(), excluded.shape[1]
+    right, wrong = _answer_likelihoods(excluded, probabilities.double().cpu(), transition.double().cpu())
+    is_yes = ((excluded.sum(1) == classes - 1) & (classes > 2)).tolist()
+    kinds = list(zip(annotator, is_yes, strict=True))
+    number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    group = torch.tensor([number[kind] for kind in kinds], dtype=torch.int64)
+    rate, error = _mixture_weights(right, wrong, group, len(number))
+    count = torch.bincount(group, minlength=len(number))
+    found: dict[Hashable, ErrorRate] = {}
+    for name in dict.fromkeys(annotator):
+        own = [number[kind] for kind in ((name, False), (name, True)) if kind in number]
+        total = int(count[own].sum())
+        value = float((count[own] * rate[own]).sum()) / total
+        found[name] = ErrorRate(value, float((count[own] * error[own]).square().sum().sqrt()) / total, total)
+    return found
+
+
+def _mixture_weights(right: Tensor, wrong: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """The most likely share of wrong answers in each group, and its standard error.
+
+    Args:
+        right: Likelihood of each answer if it is right, float64 [A].
+        wrong: The same if it is wrong.
+        group: Group of each answer, int [A].
+        groups: Number of groups G.
+
+    Returns:
+        float64 [G] each.
+    """
 
     def slope(rate: Tensor, extra: float) -> Tensor:
-        """Derivative of the log-likelihood of each annotator, with ``extra`` certain right and wrong answers."""
+        """Derivative of the log-likelihood, with ``extra`` certain right and wrong answers in each group."""
         mixed = right + rate[group] * (wrong - right)
-        total = torch.zeros(len(names), dtype=torch.float64).index_add_(0, group, (wrong - right) / mixed)
+        total = torch.zeros(groups, dtype=torch.float64).index_add_(0, group, (wrong - right) / mixed)
         return total + extra / rate - extra / (1 - rate)
 
     def best(extra: float) -> Tensor:
         """Where the slope, which falls with the rate, is zero: by bisection."""
-        low, high = torch.zeros(len(names), dtype=torch.float64), torch.ones(len(names), dtype=torch.float64)
+        low, high = torch.zeros(groups, dtype=torch.float64), torch.ones(groups, dtype=torch.float64)
         for _ in range(60):
             middle = (low + high) / 2
             rising = slope(middle, extra) > 0
             low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
         return (low + high) / 2
 
-    rate, near = best(0.0), best(1.0)
+    near = best(1.0)
     squared = ((wrong - right) / (right + near[group] * (wrong - right))).square()
-    curvature = torch.zeros(len(names), dtype=torch.float64).index_add_(0, group, squared)
-    error = (curvature + near**-2 + (1 - near) ** -2).rsqrt()
-    rows = zip(names, rate.tolist(), error.tolist(), count.tolist(), strict=True)
-    return {name: ErrorRate(value, spread, answers) for name, value, spread, answers in rows}
+    curvature = torch.zeros(groups, dtype=torch.float64).index_add_(0, group, squared)
+    return best(0.0), (curvature + near**-2 + (1 - near) ** -2).rsqrt()
 
 
 def _answer_likelihoods(excluded: Tensor, probabilities: Tensor, transition: Tensor) -> tuple[Tensor, Tensor]:
