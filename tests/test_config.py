@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import math
 import subprocess
 import sys
@@ -223,11 +224,17 @@ def test_sections_are_not_options():
         Config().with_(dataset=DatasetConfig())
 
 
-def test_self_training_needs_features():
-    with pytest.raises(UserError) as caught:
-        Config.of(self_training=3)
-    assert caught.value.option == "inputs"
-    assert Config.of(self_training=3, inputs="features").training.self_training == 3
+def test_recipe_sets_options_that_others_override():
+    config = Config.of(recipe="self-training", epochs=3)
+    assert (config.dataset.inputs, config.training.epochs, config.pseudo_labels.self_training) == ("features", 3, 150)
+    assert config.with_(epochs=4).pseudo_labels.self_training == 150
+    assert Config.of(**config.flat()) == config, "a stored configuration is complete: the recipe changes nothing"
+
+
+def test_hash_of_a_configuration_ignores_new_options_with_their_default():
+    assert Config().hash() == hashlib.sha256(b"{}").hexdigest()
+    wanted = hashlib.sha256(b'{"epochs": 7, "long_tail": 2.0}').hexdigest()
+    assert Config.of(epochs=7, long_tail=2).hash() == wanted
 
 
 # --- TOML ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ STOREYS = (  # from the foundation to the roof; a name is a folder or a file at 
     ("config", "rng"),
     ("files",),
     ("transitions",),
+    ("priors",),
     ("labels", "losses", "mixing"),
     ("long_tail", "scores"),
     ("oracle",),

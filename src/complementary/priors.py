@@ -54,7 +54,7 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     """Estimate the class prior from complementary labels and the predictions of a classifier.
 
     EM finds the prior under which predictions and labels are most likely. Its relative bias, assumed to be of the same
-    size for all classes, shows in its distance from the unbiased estimate of `from_labels`, beyond the noise of that.
+    size for all classes, shows in its distance from the unbiased estimate of `from_labels`, if that is significant.
     The result is the average of both, weighted by the inverse of squared bias and noise. The share of a rare class,
     which is lost in the noise of the unbiased estimate, therefore comes from EM. Before that, EM's prior is shrunk
     towards equal shares: completely, if the labels do not contradict equal shares (chi-square test at 5 %).
@@ -69,9 +69,11 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     if raw is None:
         return Prior(_normalize(beliefs), torch.full((len(beliefs),), float("nan")))
     equal = torch.full_like(raw, 1 / len(raw))
-    beliefs = equal + _evidence(raw - equal, covariance) * (beliefs - equal)
+    beliefs = (beliefs.clamp_min(1e-9) / equal) ** _evidence(raw - equal, covariance)
+    beliefs = beliefs / beliefs.sum()
     noise = covariance.diagonal().clamp_min(1e-12)
-    relative = ((raw - beliefs).square().sum() - noise.sum()).clamp_min(0) / beliefs.square().sum()
+    excess = (raw - beliefs).square().sum() * _evidence(raw - beliefs, covariance)
+    relative = excess / beliefs.square().sum()
     bias = relative * beliefs.square()  # squared
     share = (noise * beliefs + bias * raw) / (noise + bias)
     return Prior(_normalize(share), (noise * bias / (noise + bias) + noise / len(excluded)).sqrt().float())

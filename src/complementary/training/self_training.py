@@ -327,28 +327,36 @@ def suitable_lr(network: nn.Module) -> float:
     return HIGHEST_LR if not norms else min(HIGHEST_LR, EFFECTIVE_LR * float(torch.stack(norms).median()))
 
 
-def fine_tuned_network(
-    encoder: FrozenEncoder, linear: networks.Network, mean: Tensor, std: Tensor, seed: int
-) -> networks.Network:
+def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) -> networks.Network:
     """The encoder and a linear layer on its standardized features as one network.
+
+    The features that the layer was trained on have norm 1. The network does without this normalization: the layer is
+    divided by a typical norm instead.
 
     Args:
         encoder: The encoder.
-        linear: A `networks.Linear` on features that were standardized.
-        mean: Mean of the features, [D].
-        std: Standard deviation of the features, [D].
-        seed: Of the initial weights, which are all replaced.
+        linear: The training of the layer.
+        images: The same task, with images as inputs.
     """
-    if linear.kind != "linear":
+    layer, mean, std = linear.evaluated, linear.task.mean.cpu(), linear.task.std.cpu()
+    if layer.kind != "linear":
         raise UserError(
-            f"Self-training on an encoder starts from a linear layer, but the model is {linear.kind}; use linear or "
-            "auto.",
+            f"An encoder is fine-tuned from a linear layer on its features, but the model is {layer.kind}; use linear "
+            "or auto.",
             "model",
         )
-    backbone, classes = encoder.backbone, linear.fc.out_features
-    network = networks.build(backbone.kind, encoder.shape, classes, seed, backbone.max_pool)
-    weight, bias = linear.fc.weight.detach().cpu(), linear.fc.bias.detach().cpu()
-    scaled = weight / std.cpu()
-    fc = {"fc.weight": scaled, "fc.bias": bias - scaled @ mean.cpu()}
-    network.load_state_dict(network.state_dict() | backbone.state_dict() | fc)
+    backbone, classes = encoder.backbone, layer.fc.out_features
+    network = networks.build(backbone.kind, encoder.shape, classes, linear.config.seed, backbone.max_pool)
+    weight = layer.fc.weight.detach().cpu() / std
+    bias = layer.fc.bias.detach().cpu() - weight @ mean
+    network.load_state_dict(network.state_dict() | backbone.state_dict())
+    few = images.train.take(slice(None, None, max(1, len(images.train) // 1024))).whole()
+    norms = _feature_norms(network.to(linear.device), normalize(few, images.mean, images.std).to(linear.device))
+    network.cpu().fc.load_state_dict({"weight": weight * float((1 / norms).mean()), "bias": bias})
     return network
+
+
+@torch.no_grad()
+def _feature_norms(network: networks.Network, x: Tensor) -> Tensor:
+    """Norms of the features of normalized images [N, C, H, W] -> [N]."""
+    return torch.cat([network.eval().features(part).norm(dim=1) for part in x.split(256)])

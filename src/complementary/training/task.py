@@ -138,6 +138,7 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
     index, generating, excluded = select(config, dataset)
     train, validation = validation_split(len(index), config.dataset.holdout, config.seed)
     _check_batch(config, len(train), len(validation))
+    _check_padding(config, tuple(dataset.train.inputs.shape[1:]))
     truth = None if dataset.train.truth is None else dataset.train.truth[index]
     transition, loss_transition = transition_matrices(config, truth, excluded, generating)
     extractor = FeatureExtractor(config, dataset, index, device)
@@ -188,6 +189,12 @@ def _check_batch(config: Config, train: int, validation: int) -> None:
             f"{config.training.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
             "batch",
         )
+
+
+def _check_padding(config: Config, shape: tuple[int, ...]) -> None:
+    padding = config.training.padding
+    if padding is not None and len(shape) == 3 and padding >= min(shape[1:]):
+        raise UserError(f"padding is {padding}, but the images have only {shape[1]} x {shape[2]} pixels.", "padding")
 
 
 # --- inputs and clusters ------------------------------------------------------------------------------------------

@@ -259,10 +259,6 @@ class Trainer(TrainingLoop):
                 )
             return None, None
         padding = default_padding(shape[1]) if t.padding is None else t.padding
-        if padding >= min(shape[1:]):
-            raise UserError(
-                f"padding is {padding}, but the images have only {shape[1]} x {shape[2]} pixels.", "padding"
-            )
         flip = self.task.flip if t.flip is None else t.flip
         return CropAndFlip(padding, flip), auto.build(t.policy, self.task.mean.tolist())
 
