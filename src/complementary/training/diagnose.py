@@ -39,6 +39,7 @@ from complementary.training.finished import ENOUGH, FinishedRun, open_run
 
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
+UNCORRECTED = "Estimated accuracy of this model, if no answer is wrong"
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
 
 
@@ -208,28 +209,30 @@ def _accuracies(
     test: Tensor | None,
     truth: Tensor | None,
 ) -> list[Accuracy]:
-    """The estimates, that of this very model first, and the oracle value."""
+    """The unbiased estimates, the most precise one first, then that of the calibrated model and the oracle value."""
     found: list[Accuracy] = []
-    held, matrix, data = len(probabilities), _matrix(run, noise), run.config.dataset.data
-    excluded = run.excluded[run.held_out]
+    held, data, excluded = len(probabilities), run.config.dataset.data, run.excluded[run.held_out]
+    corrected = not torch.equal(_matrix(run, noise), _base(run))
+    considered = ", wrong answers considered" if corrected else ""
     population = f"examples like the {held:,} held-out ones of {data}"
+    everyone = f"examples like all {len(run.index):,} of {data}"
     if held:
-        predicted, corrected = probabilities.argmax(1), not torch.equal(matrix, _base(run))
-        stored = _stored(run, population)
-        if corrected or not stored:
-            name = "Estimated accuracy, wrong answers considered" if corrected else "Estimated accuracy"
-            found.append(Accuracy(name, _accuracy(run, predicted, excluded, noise), population))
-        if corrected and not stored:
+        found += _stored(run, population)
+        predicted = probabilities.argmax(1)
+        if corrected or not found:
+            value = _accuracy(run, predicted, excluded, noise)
+            found.append(Accuracy(f"Estimated accuracy of this model{considered}", value, population))
+        if corrected and len(found) == 1:
             plain = estimate_accuracy(predicted, excluded, _base(run))
-            found.append(Accuracy("The same if no answer is wrong", plain, population))
-        found += stored
+            found.append(Accuracy(UNCORRECTED, plain, population))
     if fitted is not None:
         value = _accuracy(run, fitted.argmax(1), run.excluded, noise)
-        everyone = f"examples like all {len(fitted):,} of {data}"
-        found.append(Accuracy("The same recipe, cross-fitted (last epoch, fewer answers)", value, everyone))
-        found.append(Accuracy("The same by calibrated confidence", _confidence(fitted, noise), everyone))
-    elif held:
-        found.append(Accuracy("The same by calibrated confidence", _confidence(probabilities, noise), population))
+        found.append(Accuracy(f"Estimated accuracy of the recipe, cross-fitted{considered}", value, everyone))
+    found.sort(key=lambda a: (corrected and a.name == UNCORRECTED, a.interval()[1] - a.interval()[0]))
+    if fitted is not None or held:
+        value = _confidence(probabilities if fitted is None else fitted, noise)
+        name, of = ("this model", population) if fitted is None else ("the recipe, cross-fitted", everyone)
+        found.append(Accuracy(f"Calibrated confidence of {name}", value, of))
     if test is not None and truth is not None:
         found.append(_counted("Test accuracy", test.argmax(1), truth))
     return found
@@ -252,8 +255,7 @@ def _stored(run: FinishedRun, population: str) -> list[Accuracy]:
     if run.weights != "selected" or any(result.get(key) is None for key in keys):
         return []
     value, error, low, high = (float(result[key]) for key in keys)
-    name = "Estimated accuracy, if no answer is wrong"
-    return [Accuracy(name, Estimated(value, error), population, bounds=(low, high))]
+    return [Accuracy(UNCORRECTED, Estimated(value, error), population, bounds=(low, high))]
 
 
 def _confidence(probabilities: Tensor, noise: AnswerNoise) -> Estimated:
