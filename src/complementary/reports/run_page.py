@@ -13,7 +13,7 @@ from complementary.errors import import_optional
 from complementary.reports import figures
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions
-from complementary.reports.run_report import Accuracy, ClassRow, RunReport, describe_noise, percent, show
+from complementary.reports.run_report import Accuracy, ClassRow, RunReport, describe_noise, percent
 
 SOURCES = {
     "labels": "Estimated from complementary labels (unbiased)",
@@ -32,6 +32,7 @@ STYLE = """<style>
 .tile img { width: 100%; aspect-ratio: 1; object-fit: contain; background: #f1f3f5; image-rendering: pixelated; }
 .tile b { font-weight: 600; } .flag { color: #b3372f; font-weight: 600; }
 .oracle { color: #7a4ea3; } td.cell { text-align: center; min-width: 2.4rem; padding: .3rem; }
+td:not(:first-child) { white-space: nowrap; } table.facts td:not(:first-child) { white-space: normal; }
 svg { max-width: 100%; height: auto; } th { vertical-align: bottom; }
 table.facts td { text-align: left; overflow-wrap: anywhere; } table.facts td:first-child { white-space: nowrap; }
 @media (max-width: 600px) {
@@ -81,11 +82,22 @@ def _lead(report: RunReport) -> list[str]:
         ]
     else:
         parts.append("<p>There is no held-out example and no test set, so the accuracy is not known.</p>")
-    rows = [[a.name + (" (oracle)" if a.oracle else ""), show(a), a.population] for a in report.accuracies]
-    rows += [[f"Baseline: {a.name}", show(a), a.population] for a in report.baselines]
-    parts.append(_table(["", "accuracy", "for"], rows))
+    rows = [_accuracy_row(a) for a in report.accuracies] + [_accuracy_row(a, "Baseline: ") for a in report.baselines]
+    titles = "<tr><th></th><th>accuracy</th><th>95 % interval</th></tr>"
+    parts.append(f'<div class="wide"><table><thead>{titles}</thead><tbody>{"".join(rows)}</tbody></table></div>')
     parts += [f'<p class="small">{html.escape(note)}</p>' for note in report.notes]
     return parts
+
+
+def _accuracy_row(accuracy: Accuracy, prefix: str = "") -> str:
+    value, interval = "not known", ""
+    if not math.isnan(accuracy.estimate.value):
+        low, high = accuracy.interval()
+        value, interval = f"{100 * _cut(accuracy.estimate.value):.1f} %", f"{100 * low:.0f} to {100 * high:.0f} %"
+    oracle = ' <span class="oracle">(oracle)</span>' if accuracy.oracle else ""
+    name = f"{html.escape(prefix + accuracy.name)}{oracle}<br>"
+    place = f'<span class="small">for {html.escape(accuracy.population)}</span>'
+    return f"<tr><td>{name}{place}</td><td>{value}</td><td>{interval}</td></tr>"
 
 
 def _method(accuracy: Accuracy) -> str:
@@ -125,7 +137,7 @@ def _answers(report: RunReport, csv_name: str | None, top: int) -> list[str]:
             f"<b>{html.escape(report.name_of(example))}</b>",
             f'answer: <span class="flag">not {html.escape(report.classes[answer])}</span>',
             f"model: {html.escape(report.classes[int(ranked.predicted[place])])}",
-            f"wrong with {100 * wrong:.0f} %" + ("" if ranked.is_issue[place] else " (not flagged)"),
+            f"{100 * wrong:.0f} % likely wrong" + ("" if ranked.is_issue[place] else " (not flagged)"),
             *([f"by {html.escape(who)}"] if who else []),
             *([] if report.out_of_sample[place] else ["<i>in sample</i>"]),
         ]
@@ -186,7 +198,7 @@ def _classes(rows: list[ClassRow]) -> list[str]:
         ]
         for row in rows
     ]
-    text = "± one standard error. Predictions right: how many held-out predictions of this class are correct."
+    text = "± one standard error. Predictions right: how many predictions of this class hold for unseen examples."
     return [_table(header, cells), f'<p class="small">{text}</p>']
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from complementary import scores
 from complementary.clusters.compare import MAX_EXAMPLES, cross_fit_linear, fit_linear, reduce
+from complementary.config import Config
 from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
 from complementary.reports.answers import (
@@ -36,6 +37,7 @@ from complementary.reports.run_report import Accuracy, ClassRow, RunReport, Unce
 from complementary.rng import generator
 from complementary.training.cross_fit import cross_fit
 from complementary.training.finished import ENOUGH, FinishedRun, open_run
+from complementary.training.run import BASELINES
 
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
@@ -70,7 +72,7 @@ def diagnose(
     held = run.held_out.nonzero()[:, 0]
     notes: list[str] = []
     chosen = _folds(run, folds, notes)
-    fitted = cross_fit(run.config, run.dataset, chosen, device, progress) if chosen else None
+    fitted = cross_fit(_as_trained(run), run.dataset, chosen, device, progress) if chosen else None
     held_probabilities = run.probabilities(held)
     answers, judged, out_of_sample = _rank(run, held, held_probabilities, fitted, notes)
     noise = answers.noise
@@ -79,7 +81,7 @@ def diagnose(
     unseen = judged[out_of_sample]  # those of the cross-fit, or the held-out ones
     predicted, excluded = unseen.argmax(1), run.excluded[out_of_sample]
     confusions = [_confusions(unseen, excluded, matrix, noise)] if len(unseen) else []
-    calibrations = [calibration(unseen, excluded, matrix)] if len(unseen) else []
+    calibrations = [calibration(held_probabilities, run.excluded[held], matrix)] if len(held) else []
     if test is not None and truth is not None:
         confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
         calibrations.append(calibration(test, truth=truth))
@@ -97,7 +99,7 @@ def diagnose(
         out_of_sample=out_of_sample[torch.from_numpy(answers.example)].tolist(),
         uncertain=uncertain,
         annotators=_annotators(run, judged, noise),
-        basis=_basis(run, noise),
+        basis=_basis(run, noise, held_probabilities),
         notes=notes + list(run.result.get("estimate_notes") or []),
         names=_names(run),
         images=_images(run, shown),
@@ -121,6 +123,13 @@ def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
     time = f"about {max(1, round(seconds / 60))} minutes" if same_device and seconds < math.inf else "a while"
     notes.append(f"{_in_sample(run)} A cross-fit with {AUTO_FOLDS} folds judges all of them out of sample ({time}).")
     return 0
+
+
+def _as_trained(run: FinishedRun) -> Config:
+    """The configuration, with as many epochs as the weights were trained for if the learning rate is constant."""
+    epoch, config = run.result.get("selected_epoch"), run.config
+    simple = config.training.recipe not in BASELINES and not config.pseudo_labels.self_training
+    return config.with_(epochs=int(epoch)) if run.weights == "selected" and simple and epoch else config
 
 
 def _in_sample(run: FinishedRun) -> str:
@@ -375,8 +384,8 @@ def _images(run: FinishedRun, rows: set[int]) -> dict[int, Tensor]:
     return {row: run.dataset.train.inputs[run.index[row]] for row in sorted(rows)}
 
 
-def _basis(run: FinishedRun, noise: AnswerNoise) -> list[tuple[str, str]]:
-    """What the model rests on."""
+def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str, str]]:
+    """What the model rests on; ``held``: probabilities of the held-out examples."""
     config, result = run.config, run.result
     summary = result.get("data", {})
     t = config.training
@@ -392,8 +401,12 @@ def _basis(run: FinishedRun, noise: AnswerNoise) -> list[tuple[str, str]]:
         ("class prior", _describe_prior(result.get("prior"), run.predictor.classes)),
         ("weights", f"{run.weights} epoch, seed {config.seed}"),
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
-        ("temperature", f"{noise.temperature:.2f} (above 1: the network is too confident)"),
     ]
+    if len(held) >= ENOUGH:
+        rate = min(noise.rate, MAX_RATE)
+        found = rank_answers(run.excluded[run.held_out], held, _base(run), noise_rate=rate).noise
+        text = f"{found.temperature:.2f}, error factor {math.exp(found.temperature_error):.2f}"
+        rows.append(("temperature", f"{text} (above 1: the network is too confident)"))
     if summary.get("uses_oracle"):
         rows.append(("oracle", "this run was trained with the help of true labels"))
     return rows
