@@ -124,6 +124,16 @@ def test_moments_of_constant_features_have_deviation_one():
     assert moments(np.array([[1, 5], [3, 5]], np.float32)) == ((2, 5), (1, 1))
 
 
+def test_moments_of_many_vectors_are_computed_in_parts(monkeypatch):
+    vectors = np.random.default_rng(0).normal(5, 3, (30_000, 90)).astype(np.float32)
+    vectors[:, 7] = 0.1
+    whole = moments(vectors)
+    monkeypatch.setattr("complementary.data.dataset.MANY_VALUES", 1)
+    parts = moments(vectors)
+    assert np.allclose(parts, whole, rtol=1e-12)
+    assert parts[1][7] == 1
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1, 1e9])
 def test_moments_of_features_at_any_scale(scale):
     mean, std = moments((np.array([[1.0], [2], [4]]) * scale).astype(np.float32))

@@ -54,7 +54,7 @@ IGNORE = {"ignore", "ignored", "skip", "skipped", "?"}
 ABSTAIN = IGNORE | {"", "unsure", "unknown", "abstain", "don't know", "dont know", "n/a", "na", "none", "-", "-1"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be millions
 class Answer:
     """One answer about one example; it is ignored if it names no class.
 
@@ -235,15 +235,23 @@ def _read_csv(path: Path, meaning: Meaning) -> AnswerTable:
         raise UserError(f"{path} is empty; expected lines such as: photo1.jpg,not dog")
     first = [_column(cell) for cell in lines.rows[0][1]]
     separators = ",|" if lines.separator == ";" else ";|"
+    body = lines.rows
     if _is_header(first):
-        body = lines.rows[1:]
+        del body[0]
         columns = _find_columns(path, first, [cells for _, cells in body], meaning, separators)
     else:
-        width = max(len(cells) for _, cells in lines.rows)
+        width = max(len(cells) for _, cells in body)
         if width < 2:
             raise UserError(f"{path} has one column; expected a file name and an answer, such as: photo1.jpg,not dog")
-        body, columns = lines.rows, _Columns(0, no=list(range(1, width)))
-    return _read_rows(path, first, body, columns, meaning, separators)
+        columns = _Columns(0, no=list(range(1, width)))
+    return _read_rows(path, first, _consumed(body), columns, meaning, separators)
+
+
+def _consumed(rows: list[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """The rows in order; each is taken from the list, so that it is freed after use: a table may have millions."""
+    rows.reverse()
+    while rows:
+        yield rows.pop()
 
 
 def _column(name: Any) -> str:
@@ -338,6 +346,7 @@ def _read_rows(
     separators: str,
 ) -> AnswerTable:
     answers: list[Answer] = []
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # equal answers are stored once
     truth_only = not (columns.no or columns.yes or columns.rules) and columns.answer is None
     for line, row in rows:
 
@@ -374,8 +383,8 @@ def _read_rows(
                 "the column not, or say which is meant with meaning = not or yes.",
                 "meaning",
             ) from None
-        no, yes = list(dict.fromkeys(no)), list(dict.fromkeys(yes))
-        answers.append(Answer(key, line, tuple(no), tuple(yes), truth, text(columns.annotator), time))
+        no, yes = (shared.setdefault(names, names) for names in (tuple(dict.fromkeys(no)), tuple(dict.fromkeys(yes))))
+        answers.append(Answer(key, line, no, yes, truth, text(columns.annotator), time))
     return AnswerTable(answers, not truth_only, columns.truth is not None)
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from complementary.errors import UserError
 from complementary.labels import check_classes, check_excluded
 
+MANY_VALUES = 2**25  # of vectors; the moments of more are computed in parts
+
 
 @dataclass(frozen=True)
 class Split:
@@ -214,9 +216,25 @@ def moments(inputs: Tensor | NDArray[np.generic]) -> tuple[tuple[float, ...], tu
     array = np.asarray(inputs)
     if array.dtype == np.uint8:
         return _image_moments(array)
+    if array.size > MANY_VALUES:
+        return _vector_moments(array)
     values = array.astype(np.float64)
     std = np.where(np.ptp(values, 0) > 0, values.std(0), 1.0)
     return tuple(values.mean(0).tolist()), tuple(std.tolist())
+
+
+def _vector_moments(vectors: NDArray[np.generic]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """In parts, so that a memory map stays on disk: first the mean, then the deviations from it."""
+    rows = max(1, 2**20 // max(1, vectors.shape[1]))
+    parts = [slice(start, start + rows) for start in range(0, len(vectors), rows)]
+    mean = sum((vectors[part].astype(np.float64).sum(0) for part in parts), np.zeros(vectors.shape[1])) / len(vectors)
+    squares, constant = np.zeros(vectors.shape[1]), np.ones(vectors.shape[1], bool)
+    for part in parts:
+        values = vectors[part].astype(np.float64)
+        squares += ((values - mean) ** 2).sum(0)
+        constant &= (vectors[part] == vectors[0]).all(0)
+    std = np.where(constant, 1.0, np.sqrt(squares / len(vectors)))
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _image_moments(images: NDArray[np.generic]) -> tuple[tuple[float, ...], tuple[float, ...]]:

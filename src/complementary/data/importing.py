@@ -177,6 +177,11 @@ class _ImageFolder:
     keys: list[str]
 
 
+def _take(inputs: Array, rows: NDArray[np.int64]) -> Array:
+    """The rows of some inputs; without a copy if these are all rows in order."""
+    return inputs if np.array_equal(rows, np.arange(len(inputs))) else inputs[rows]
+
+
 @dataclass(frozen=True)
 class _Part:
     """The labeled examples of a split."""
@@ -194,7 +199,7 @@ class _Part:
         if not self.inputs[:1].size or not len(rows):
             raise UserError(f"None of the {self.split} examples is usable.")
         if gray or not self.good.all() or key not in draft.arrays():  # decoded images are already in the draft
-            draft.save(key, self.inputs[rows, :1] if gray else self.inputs[rows])
+            draft.save(key, self.inputs[rows, :1] if gray else _take(self.inputs, rows))
         for kind, labels in (("excluded", self.matched.excluded), ("truth", self.matched.truth)):
             if labels is not None:
                 draft.save(f"{self.split}/{kind}", labels[rows])
@@ -334,7 +339,7 @@ class _Importer:
                 self.problems.add(kind, f"{source.keys[matched.index[i]]}: {reason}", "left out")
             self._note_identical(split, images, good, [source.keys[i] for i in matched.index])
         else:
-            inputs = source.arrays["train/inputs"][matched.index]
+            inputs = _take(source.arrays["train/inputs"], matched.index)
             good &= np.isfinite(inputs).reshape(len(inputs), math.prod(inputs.shape[1:])).all(1)
             for i in np.flatnonzero(~good).tolist():
                 self.problems.add(f"{split} rows with NaN or infinity", source.keys[matched.index[i]], "left out")

@@ -127,7 +127,7 @@ def _find_similar(names: Sequence[str], keys: set[str]) -> dict[str, str]:
 # --- several answers about an example ------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Combined:
     """What the answers about an example say: numbers of excluded classes, true class or "", and answers that count."""
 
