@@ -95,7 +95,7 @@ def build_problem(
         images: Use that many training images, chosen at random; None: all. A long tail is used whole.
         device: Where to compute.
     """
-    base = Config.of(data=name, inputs="features", encoder=encoder, mix="none")
+    base = Config.of(data=name, encoder=encoder, mix="none")
     dataset = data.load(name)
     assert dataset.test is not None
     assert dataset.test.truth is not None

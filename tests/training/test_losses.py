@@ -47,6 +47,14 @@ def test_trainer_refuses_a_matrix_that_cannot_be_inverted():
     assert error.value.option == "transition"
 
 
+def test_trainer_refuses_a_prior_that_cannot_be_estimated():
+    with pytest.raises(UserError, match="scarce") as error:
+        build_trainer(config("scarce", labels="noisy:0.1"), "cpu")
+    assert error.value.option == "prior"
+    equal = build_trainer(config("scarce", labels="noisy:0.1", prior="uniform"), "cpu")
+    torch.testing.assert_close(equal.criterion.prior, torch.full((10,), 0.1))
+
+
 @pytest.mark.parametrize("loss", ["cpe-i", "cpe-t"])
 def test_predictions_of_a_run_are_decoded(tmp_path, loss):
     result = run(config(loss, labels="biased:3").with_(epochs=6, lr=0.01), tmp_path, device="cpu")

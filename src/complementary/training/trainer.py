@@ -229,17 +229,30 @@ class Trainer(TrainingLoop):
         return networks.build(name, task.shape, len(task.classes), self.config.seed, kind.max_pool)
 
     def build_loss(self, task: Task) -> losses.BoundLoss:
-        """The loss with what it needs; ``task`` is that of all processes. The class prior is estimated from labels."""
-        name, shares, prior = self.config.training.loss, self.config.pseudo_labels.shares(), None
-        if method_of(name).prior:
-            estimated = priors.from_labels(task.excluded, task.transition)
-            equal = priors.uniform(len(task.classes)) if self.config.pseudo_labels.prior == "uniform" else None
-            prior = (equal or estimated if shares is None else priors.given(shares, len(task.classes))).share
+        """The loss with what it needs; ``task`` is that of all processes."""
+        name = self.config.training.loss
+        prior = self._class_prior(task) if method_of(name).prior else None
         share = per_label(task.excluded.float()).mean(0)
         bound = losses.build(name, task.loss_transition, prior, share).to(self.device)
         if bound.learned is not None and self.processes.world_size > 1:
             raise UserError(f"The loss {name} learns its matrix, which works in one process only.", "loss")
         return bound
+
+    def _class_prior(self, task: Task) -> Tensor:
+        """The share of each class, [K]: as the option ``prior`` says, or estimated from the labels alone."""
+        p, classes = self.config.pseudo_labels, len(task.classes)
+        if (shares := p.shares()) is not None:
+            return priors.given(shares, classes).share
+        if p.prior == "uniform":
+            return priors.uniform(classes).share
+        estimated = priors.from_labels(task.excluded, task.transition)
+        if bool(estimated.error.isnan().any()):
+            raise UserError(
+                f"The loss {self.config.training.loss} needs the class prior, but it cannot be estimated: the transition "
+                "matrix is singular, so the labels do not determine the classes. Give the prior, or set it to uniform.",
+                "prior",
+            )
+        return estimated.share
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         """Adam; without weight decay for what the loss learns."""
