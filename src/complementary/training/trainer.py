@@ -248,8 +248,9 @@ class Trainer(TrainingLoop):
         estimated = priors.from_labels(task.excluded, task.transition)
         if bool(estimated.error.isnan().any()):
             raise UserError(
-                f"The loss {self.config.training.loss} needs the class prior, but it cannot be estimated: the transition "
-                "matrix is singular, so the labels do not determine the classes. Give the prior, or set it to uniform.",
+                f"The loss {self.config.training.loss} needs the class prior, but it cannot be estimated: the "
+                "transition matrix is singular, so the labels do not determine the classes. Give the prior, or set it "
+                "to uniform.",
                 "prior",
             )
         return estimated.share
