@@ -10,6 +10,7 @@ import torch
 
 from complementary.config import Config
 from complementary.errors import UserError
+from complementary.training import diagnose as module
 from complementary.training.diagnose import diagnose
 from complementary.training.finished import open_run
 from complementary.training.run import run
@@ -162,3 +163,19 @@ def test_data_that_changed_are_refused(tmp_path):
     (tmp_path / "x.npz").unlink()
     with pytest.raises(UserError, match=r"x\.npz"):
         diagnose(tmp_path / "run")
+
+
+def test_training_answers_are_not_judged_if_there_are_too_many(noisy, monkeypatch):
+    monkeypatch.setattr(module, "MAX_IN_SAMPLE", 100)
+    report = diagnose(noisy[0], weights="last", folds=0, device="cpu", baselines=False)
+    assert len(report.answers.example) == 360
+    assert all(report.out_of_sample)
+    held = open_run(noisy[0], device="cpu").held_out
+    assert held[torch.from_numpy(report.answers.example)].all()
+    assert all(held[row.example] for row in report.uncertain)
+    monkeypatch.undo()
+    everyone = diagnose(noisy[0], weights="last", folds=0, device="cpu", baselines=False)
+    assert len(everyone.answers.example) == 1800
+    assert sum(everyone.out_of_sample) == 360
+    assert everyone.answers.noise.rate == report.answers.noise.rate
+    assert (everyone.answers.answer == noisy[2][everyone.answers.example]).all()

@@ -192,11 +192,21 @@ def rank_answers(
     *,
     filter_by: FilterName = "posterior",
     noise_rate: float | None = None,
+    noise: AnswerNoise | None = None,
 ) -> RankedAnswers:
-    """Rank every single answer by the probability that it is wrong. The arguments are those of `find_answer_issues`."""
+    """Rank every single answer by the probability that it is wrong.
+
+    Args:
+        excluded: As in `find_answer_issues`.
+        pred_probs: Out-of-sample class probabilities, [N, K].
+        transition: As in `find_answer_issues`.
+        filter_by: As in `find_answer_issues`.
+        noise_rate: As in `find_answer_issues`.
+        noise: Errors that were estimated with other examples of the same kind; nothing is estimated then.
+    """
     one_of("The filter", filter_by, FILTERS, "filter_by")
     given, probabilities = _check(excluded, pred_probs)
-    noise = _noise(given, probabilities, transition, noise_rate)
+    noise = noise or _noise(given, probabilities, transition, noise_rate)
     wrong = _posterior(given, probabilities, noise)
     predicted = probabilities.argmax(1)
     example, answer = given.nonzero(as_tuple=True)

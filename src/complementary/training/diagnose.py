@@ -1,7 +1,9 @@
 """Gather the report of a finished run: predictions, estimates, suspicious answers and baselines."""
 
+import dataclasses
 import logging
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from complementary.training.run import BASELINES
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
 UNCORRECTED = "Estimated accuracy of this model, if no answer is wrong"
+MAX_IN_SAMPLE = 10_000  # training examples to predict without a GPU, which takes minutes for images
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
 
 
@@ -74,18 +77,18 @@ def diagnose(
     chosen = _folds(run, folds, notes)
     fitted = cross_fit(_as_trained(run), run.dataset, chosen, device, progress) if chosen else None
     held_probabilities = run.probabilities(held)
-    answers, judged, out_of_sample = _rank(run, held, held_probabilities, fitted, notes)
-    noise = answers.noise
+    judged = _judge(run, held, held_probabilities, fitted, notes)
+    answers, noise = judged.answers, judged.answers.noise
     matrix = _matrix(run, noise)
     test, truth = run.test_probabilities(), None if run.dataset.test is None else run.dataset.test.truth
-    unseen = judged[out_of_sample]  # those of the cross-fit, or the held-out ones
-    predicted, excluded = unseen.argmax(1), run.excluded[out_of_sample]
+    unseen = judged.probabilities[judged.unseen]  # those of the cross-fit, or the held-out ones
+    predicted, excluded = unseen.argmax(1), run.excluded[judged.rows[judged.unseen]]
     confusions = [_confusions(unseen, excluded, matrix, noise)] if len(unseen) else []
     calibrations = [calibration(held_probabilities, run.excluded[held], matrix)] if len(held) else []
     if test is not None and truth is not None:
         confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
         calibrations.append(calibration(test, truth=truth))
-    uncertain = _uncertain(run, judged, noise, top)
+    uncertain = _uncertain(run, judged, top)
     shown = {int(i) for i in answers.example[:top]} | {row.example for row in uncertain}
     return RunReport(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
@@ -96,9 +99,9 @@ def diagnose(
         calibrations=calibrations,
         confusions=confusions,
         answers=answers,
-        out_of_sample=out_of_sample[torch.from_numpy(answers.example)].tolist(),
+        out_of_sample=judged.out_of_sample(),
         uncertain=uncertain,
-        annotators=_annotators(run, judged, noise),
+        annotators=_annotators(run, judged),
         basis=_basis(run, noise, held_probabilities),
         notes=notes + list(run.result.get("estimate_notes") or []),
         names=_names(run),
@@ -145,27 +148,50 @@ def _base(run: FinishedRun) -> Tensor:
     return run.transition.double().cpu()
 
 
-def _rank(
+@dataclass(frozen=True)
+class _Judged:
+    """The ranked answers, and the predictions behind them.
+
+    Attributes:
+        answers: The answers of the examples at ``rows``; positions are those among all M examples of the run.
+        rows: The examples that were judged, int [R].
+        probabilities: Their class probabilities, [R, K].
+        unseen: Which of them were predicted by a model that had not seen their answers, bool [R].
+    """
+
+    answers: RankedAnswers
+    rows: Tensor
+    probabilities: Tensor
+    unseen: Tensor
+
+    def out_of_sample(self) -> list[bool]:
+        """For each ranked answer, whether the model had not seen it."""
+        return torch.isin(torch.from_numpy(self.answers.example), self.rows[self.unseen]).tolist()
+
+
+def _judge(
     run: FinishedRun, held: Tensor, held_probabilities: Tensor, fitted: Tensor | None, notes: list[str]
-) -> tuple[RankedAnswers, Tensor, Tensor]:
-    """Rank all answers -> the ranking, the probabilities behind it [M, K], and which are out of sample, bool [M]."""
+) -> _Judged:
+    """Rank the answers: all of them by the cross-fit, else by the model itself."""
+    rows, base = torch.arange(len(run.index)), _base(run)
     if fitted is not None:
-        return rank_answers(run.excluded, fitted, _base(run)), fitted, torch.ones(len(fitted), dtype=torch.bool)
-    probabilities = run.probabilities(torch.arange(len(run.index)))
-    probabilities[held] = held_probabilities
-    if len(held) < ENOUGH:
+        return _Judged(rank_answers(run.excluded, fitted, base), rows, fitted, torch.ones(len(rows), dtype=torch.bool))
+    noise = rank_answers(run.excluded[held], held_probabilities, base).noise if len(held) >= ENOUGH else None
+    if noise is None:
         notes.append(
             f"There are {len(held)} held-out examples, too few to estimate how many answers are wrong; the ranking of "
             "answers comes from predictions of the training examples."
         )
-        return rank_answers(run.excluded, probabilities, _base(run)), probabilities, run.held_out
-    noise = rank_answers(run.excluded[held], held_probabilities, _base(run)).noise
-    calibrated = with_temperature(probabilities, noise.temperature)
-    ranked = rank_answers(run.excluded, calibrated, _base(run), noise_rate=min(noise.rate, MAX_RATE))
-    significant = noise.p_value <= SIGNIFICANCE
-    issue = ranked.is_issue if significant else ranked.is_issue & False
-    answers = RankedAnswers(ranked.example, ranked.answer, ranked.quality, ranked.predicted, issue, noise)
-    return answers, probabilities, run.held_out
+    training = (~run.held_out).nonzero()[:, 0]
+    if noise is not None and len(training) > MAX_IN_SAMPLE and choose_device(run.device).type == "cpu":
+        notes.append(f"The answers of the {len(training):,} training examples were not judged, to save time.")
+        training = training[:0]
+    rows = torch.cat([held, training])
+    probabilities = torch.cat([held_probabilities, run.probabilities(training)])
+    unseen = torch.arange(len(rows)) < len(held)
+    ranked = rank_answers(run.excluded[rows], probabilities, base, noise=noise)
+    answers = dataclasses.replace(ranked, example=rows.numpy()[ranked.example])
+    return _Judged(answers, rows, probabilities, unseen)
 
 
 def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
@@ -191,20 +217,18 @@ def _annotator_of(run: FinishedRun, answers: RankedAnswers, top: int) -> dict[tu
     return found
 
 
-def _annotators(run: FinishedRun, probabilities: Tensor, noise: AnswerNoise) -> list[tuple[str, int, Estimated]]:
-    """Estimated error rate of each annotator, the highest first."""
-    given = run.dataset.answers
-    if given is None or not given.annotators:
+def _annotators(run: FinishedRun, judged: _Judged) -> list[tuple[str, int, Estimated]]:
+    """Estimated error rate of each annotator, the highest first, from answers that were judged out of sample."""
+    given, rows = run.dataset.answers, judged.rows[judged.unseen]
+    if given is None or not given.annotators or not len(rows):
         return []
-    chosen = given.take(run.index)
-    calibrated = with_temperature(probabilities.double(), noise.temperature)
+    chosen = given.take(run.index[rows])
+    calibrated = with_temperature(judged.probabilities[judged.unseen].double(), judged.answers.noise.temperature)
     rates = scores.annotator_error_rates(
         chosen.excluded, chosen.annotator_names(), calibrated[chosen.example], _base(run)
     )
-    rows = [
-        (str(name) or "(not named)", rate.answers, Estimated(rate.value, rate.error)) for name, rate in rates.items()
-    ]
-    return sorted(rows, key=lambda row: -row[2].value)
+    found = [(str(name) or "(not named)", r.answers, Estimated(r.value, r.error)) for name, r in rates.items()]
+    return sorted(found, key=lambda row: -row[2].value)
 
 
 # --- how good the model is --------------------------------------------------------------------------------------------
@@ -356,17 +380,14 @@ def _counted(name: str, predicted: Tensor, truth: Tensor) -> Accuracy:
     return Accuracy(name, value, f"{len(right):,} test examples with true labels", oracle=True)
 
 
-def _uncertain(run: FinishedRun, probabilities: Tensor, noise: AnswerNoise, top: int) -> list[Uncertain]:
+def _uncertain(run: FinishedRun, judged: _Judged, top: int) -> list[Uncertain]:
     """The examples whose best class has the lowest probability, after calibration."""
-    calibrated = with_temperature(probabilities.double(), noise.temperature)
-    best = calibrated.topk(2, dim=1)
-    order = best.values[:, 0].argsort(stable=True)[:top].tolist()
-    names = run.predictor.classes
-    rows = []
-    for i in order:
+    best = with_temperature(judged.probabilities.double(), judged.answers.noise.temperature).topk(2, dim=1)
+    names, rows = run.predictor.classes, []
+    for i in best.values[:, 0].argsort(stable=True)[:top].tolist():
         first, second = best.indices[i].tolist()
         high, low = best.values[i].tolist()
-        rows.append(Uncertain(i, (names[first], names[second]), (high, low)))
+        rows.append(Uncertain(int(judged.rows[i]), (names[first], names[second]), (high, low)))
     return rows
 
 
