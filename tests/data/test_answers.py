@@ -301,6 +301,15 @@ def test_label_studio_export_is_read(write):
     assert read_answers(path, "not").answers[1].no == ("ship",)
 
 
+def test_label_studio_csv_needs_the_meaning_of_its_choices(write, logged):
+    path = write("image,id,choice,annotator,annotation_id,created_at,lead_time\na.jpg,1,cat,7,5,2021-03-09,2.5\n")
+    with pytest.raises(UserError, match="meaning"):
+        read_answers(path)
+    (answer,) = read_answers(path, "not").answers
+    assert (answer.key, answer.no, answer.annotator) == ("a.jpg", ("cat",), "7")
+    assert "annotation_id" in logged()[-1]
+
+
 def test_label_studio_short_export_is_read(write):
     tasks = [
         {"id": 1, "image": "a.jpg", "not": "cat", "annotator": 1, "annotation_id": 5, "lead_time": 2.5},

@@ -35,7 +35,7 @@ RECORD_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
 NOT_COLUMNS = re.compile(r"not[ _-]?\d*|excluded|complementary([ _-]?labels?)?")
 YES_COLUMNS = re.compile(r"yes[ _-]?\d*|is")
 ANSWER_COLUMNS = ("answer", "answers", "response", "reply", "vote")
-ASKED_COLUMNS = ("label", "class", "question", "option", "category")
+ASKED_COLUMNS = ("label", "class", "choice", "question", "option", "category")
 # "label" alone is not read: for most people it is the true class, which must never be used as a complementary label
 TRUTH_COLUMNS = ("truth", "true", "class")
 ANNOTATOR_COLUMNS = (
@@ -301,7 +301,7 @@ def _find_columns(
         if meaning != "auto" and label is not None:
             no, yes = ([label], []) if meaning == "not" else ([], [label])
         elif named:
-            rules = [i for i in other if _is_rule([_cell(row, i) for row in rows], meaning, separators)]
+            rules = [i for i in other if _is_rule([_cell(row, i) for row in rows], separators)]
     columns = _Columns(key, no, yes, answer, asked, rules, truth, annotator, time)
     if key in (*no, *yes, truth, answer) or not (no or yes or rules or truth is not None or answer is not None):
         label = _first(names, ASKED_COLUMNS)
@@ -325,12 +325,12 @@ def _cell(row: Sequence[Any], index: int) -> Any:
     return row[index] if index < len(row) else None
 
 
-def _is_rule(cells: Iterable[Any], meaning: Meaning, separators: str) -> bool:
+def _is_rule(cells: Iterable[Any], separators: str) -> bool:
     """Whether a column contains answers: each cell is empty, ignored or says "not" or "yes", and some say it."""
     said = False
     for cell in cells:
         try:
-            no, yes = parse_answer(cell, None if meaning == "auto" else meaning, separators)
+            no, yes = parse_answer(cell, None, separators)
         except _Ambiguous:
             return False
         said = said or bool(no or yes)
@@ -362,7 +362,7 @@ def _read_rows(
         if columns.rules:
             given = []
             for i in columns.rules:
-                no, yes = parse_answer(_cell(row, i), None if meaning == "auto" else meaning, separators)
+                no, yes = parse_answer(_cell(row, i), None, separators)
                 if no or yes:
                     given.append(Answer(key, line, tuple(no), tuple(yes), truth, names[i], time))
             answers += given or [Answer(key, line, (), (), truth, "", time)]
@@ -383,8 +383,9 @@ def _read_rows(
                 "the column not, or say which is meant with meaning = not or yes.",
                 "meaning",
             ) from None
-        no, yes = (shared.setdefault(names, names) for names in (tuple(dict.fromkeys(no)), tuple(dict.fromkeys(yes))))
-        answers.append(Answer(key, line, no, yes, truth, text(columns.annotator), time))
+        parts = [tuple(dict.fromkeys(listed)) for listed in (no, yes)]
+        one_no, one_yes = (shared.setdefault(part, part) for part in parts)
+        answers.append(Answer(key, line, one_no, one_yes, truth, text(columns.annotator), time))
     return AnswerTable(answers, not truth_only, columns.truth is not None)
 
 
