@@ -71,7 +71,7 @@ def _from_archive(path: Path, patterns: tuple[str, ...]) -> Files | None:
     content = _debian_tar(path) if path.name.endswith(".deb") else None
     found: Files = {}
     source = {"name": path} if content is None else {"fileobj": io.BytesIO(content)}
-    with reading(path, AGAIN), tarfile.open(**source) as archive:  # type: ignore[call-overload]
+    with reading(path, AGAIN), tarfile.open(**source) as archive:
         members = list(_members(path, archive))
         _check_paths(path, (member.name for member in members))
         for member in members:
