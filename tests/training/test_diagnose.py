@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from complementary.config import Config
+from complementary.data import import_dataset
 from complementary.errors import UserError
 from complementary.training import diagnose as module
 from complementary.training.diagnose import diagnose
@@ -179,3 +180,27 @@ def test_training_answers_are_not_judged_if_there_are_too_many(noisy, monkeypatc
     assert sum(everyone.out_of_sample) == 360
     assert everyone.answers.noise.rate == report.answers.noise.rate
     assert (everyone.answers.answer == noisy[2][everyone.answers.example]).all()
+
+
+def test_annotators_and_names_come_with_the_data(tmp_path, monkeypatch):
+    """Joe is wrong three times in ten; he leads the table, and the CSV names files and annotators."""
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    truth, not_y = write_data(tmp_path / "x.npz", 0.0)
+    rng = np.random.default_rng(1)
+    who = np.array(["ann", "bob", "joe"])[rng.integers(0, 3, len(truth))]
+    careless = (who == "joe") & (rng.random(len(truth)) < 0.3)
+    not_y[careless] = truth[careless]
+    with np.load(tmp_path / "x.npz") as content:
+        np.save(tmp_path / "vectors.npy", content["inputs"])
+    rows = [f"{i},not class {k},{name}" for i, (k, name) in enumerate(zip(not_y, who, strict=True))]
+    (tmp_path / "answers.csv").write_text("\n".join(["id,answer,annotator", *rows]) + "\n")
+    import_dataset(tmp_path / "vectors.npy", "blobs", tmp_path / "answers.csv")
+    run(CONFIG.with_(data="blobs"), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=3, device="cpu", baselines=False)
+    (name, answers, rate), *others = report.annotators
+    assert (name, answers) == ("joe", int((who == "joe").sum()))
+    assert rate.value == pytest.approx(0.3, abs=4 * rate.error)
+    assert all(other[2].value < 0.1 for other in others)
+    first = next(csv.DictReader(io.StringIO(report.answers_csv())))
+    assert first["annotator"] == "joe"
+    assert careless[int(first["example"])]
