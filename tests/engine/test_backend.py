@@ -105,6 +105,18 @@ def test_engine_runs_eagerly_on_a_cpu():
     assert engine.compiled(double) is double
 
 
+@pytest.mark.parametrize(("precision", "allowed"), [("fp32", False), ("bf16", True), ("auto", True)])
+def test_engine_with_fp32_switches_tf32_off(monkeypatch, precision, allowed):
+    """cuDNN's default is on. Both switches exist without a GPU, so a pretended one is enough."""
+    for part in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        monkeypatch.setattr(part, "allow_tf32", part.allow_tf32)  # restored after the test
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+    monkeypatch.setattr(backend, "choose_device", lambda name: torch.device("cuda"))
+    Engine.choose("cuda", precision)
+    assert torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
 def test_engine_compile_and_capture_can_be_switched_off():
     assert on_gpu(compile=False).compiled(double) is double
     assert on_gpu(capture=False).captured(double) is double

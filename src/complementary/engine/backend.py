@@ -124,12 +124,13 @@ class Engine:
         """
         one_of("The precision", precision, ("auto", "bf16", "fp32"), "precision")
         found = choose_device(device)
+        usual: Precision = "bf16" if found.type == "cuda" else "fp32"
+        chosen: Precision = usual if precision == "auto" else precision
         if found.type == "cuda":
-            _set_switches(deterministic)
+            _set_switches(deterministic, chosen)
         else:
             _keep_freed_memory()
-        usual: Precision = "bf16" if found.type == "cuda" else "fp32"
-        return Engine(found, usual if precision == "auto" else precision, compile, True, deterministic, stream)
+        return Engine(found, chosen, compile, True, deterministic, stream)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which networks compute."""
@@ -147,7 +148,10 @@ class Engine:
         return Captured(function, self.device) if self.device.type == "cuda" and self.capture else function
 
 
-def _set_switches(deterministic: bool) -> None:
+def _set_switches(deterministic: bool, precision: Precision) -> None:
+    """Set torch's global switches. With fp32, products are not rounded to TF32 (10 bits), as cuDNN does by default."""
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = False  # torch's default; what autocast leaves in float32 needs the bits
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it before its first use
         torch.use_deterministic_algorithms(True)
