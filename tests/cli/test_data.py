@@ -1,3 +1,5 @@
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -198,3 +200,18 @@ def test_data_import_lists_problems_in_a_file_and_names_the_flag(cll, pets, tmp_
     assert status == 2
     assert "--skip-bad" in err
     assert "b.png" in (tmp_path / "mine-problems.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["arrays", "classes", "source", "version"])
+def test_list_shows_a_damaged_manifest(cll, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    np.savez(tmp_path / "own.npz", X=np.eye(4), not_y=[0, 1, 2, 0])
+    assert cll("data", "import", tmp_path / "own.npz")[0] == 0
+    path = tmp_path / "cache" / "sets" / "own" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest[name], manifest["manifest_sha256"]
+    path.write_text(json.dumps(manifest))
+    status, out, error = cll("data", "list")
+    assert (status, error) == (0, "")
+    assert re.search(r"^own ", out, re.MULTILINE)
+    assert cll("data", "show", "own")[0] == (0 if name == "source" else 2)

@@ -156,6 +156,25 @@ def test_resume_refuses_a_checkpoint_with_a_valid_checksum_and_wrong_content(tmp
         train(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("change", [{}, {"torch": "1.0"}, {"device": "cpu (9 threads)"}])
+def test_resume_with_another_setup_warns(tmp_path, caplog, change):
+    """Rounding depends on it: the same bytes are only promised for the same setup."""
+
+    def stop(loop):
+        if loop.global_step == 4:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(tmp_path, stop)
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, record = files.read_checkpoint(path)
+    files.write_checkpoint(path, tensors, record | {"computed_by": record["computed_by"] | change})
+    train(tmp_path, resume=True)
+    warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    assert len(warnings) == len(change)
+    assert all(f"{name}: {value} -> " in warnings[0] for name, value in change.items())
+
+
 # --- disks ----------------------------------------------------------------------------------------
 
 

@@ -57,9 +57,12 @@ def _row(root: Path, name: str) -> tuple[str, ...]:
     if manifest is None:
         return (name, *[""] * 5, state)
     arrays = manifest["arrays"]
-    test = arrays.get("test/inputs", {"shape": [0]})["shape"][0]
     labels = [kind for kind, key in (("truth", "train/truth"), ("own", "train/excluded")) if key in arrays]
-    return _cells(name, manifest["classes"], arrays["train/inputs"]["shape"], test, " + ".join(labels), state)
+    try:
+        test = arrays.get("test/inputs", {"shape": [0]})["shape"][0]
+        return _cells(name, manifest["classes"], arrays["train/inputs"]["shape"], test, " + ".join(labels), state)
+    except (LookupError, TypeError, ValueError):  # the manifest of an earlier version may lack anything
+        return (name, *[""] * 5, "damaged")
 
 
 def _state(root: Path, name: str) -> tuple[str, dict[str, Any] | None]:
@@ -70,7 +73,7 @@ def _state(root: Path, name: str) -> tuple[str, dict[str, Any] | None]:
         return "damaged", None
     if manifest is None:
         return "built in" if name == "digits" else "-", None
-    return f"{format_size(sum(a['bytes'] for a in manifest['arrays'].values()))}, {manifest['source']}", manifest
+    return f"{format_size(sum(a['bytes'] for a in manifest['arrays'].values()))}, {manifest.get('source')}", manifest
 
 
 def _cells(

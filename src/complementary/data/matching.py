@@ -65,7 +65,8 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
         )
     repeated = {name for name, count in Counter(names).items() if count > 1}
     number = {name: k for k, name in enumerate(classes)}
-    found: list[tuple[int, Combined, str]] = []
+    index, truths, used_answers = list[int](), list[str](), list[list[Answer]]()
+    excluded = np.zeros((len(names), len(classes)), np.uint8)  # of those found, in order; there may be millions
     counts: Counter[str] = Counter()
     for i, (key, name) in enumerate(zip(keys, names, strict=True)):
         if name in repeated:
@@ -73,18 +74,18 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
         elif name not in owners:
             problems.add(f"{what} without an answer", key, "left out")
         elif (combined := _combine(key, groups[owners[name]], table, number, problems, counts)) is not None:
-            found.append((i, combined, combined.truth))
+            excluded[len(index), combined.excluded] = 1
+            index.append(i)
+            truths.append(combined.truth)
+            used_answers.append(combined.answers)
     used = set(owners.values())
     for name, group in groups.items():
         if name not in used:
             problems.add(f"answers that match none of the {what}", name + group[0].where, "left out")
-    excluded = np.zeros((len(found), len(classes)), np.uint8)
-    for row, (_, combined, _) in zip(excluded, found, strict=True):
-        row[combined.excluded] = 1
-    truth = np.array([number[name] for _, _, name in found], np.int64) if table.has_truth else None
-    index = np.array([i for i, _, _ in found], np.int64)
-    answers = _table_of([c.answers for _, c, _ in found], number) if table.has_answers else None
-    return Matched(index, excluded if table.has_answers else None, truth, answers, dict(counts))
+    truth = np.array([number[name] for name in truths], np.int64) if table.has_truth else None
+    answers = _table_of(used_answers, number) if table.has_answers else None
+    known = excluded[: len(index)] if table.has_answers else None
+    return Matched(np.array(index, np.int64), known, truth, answers, dict(counts))
 
 
 def _find_owners(names: Sequence[str], groups: dict[str, list[Answer]]) -> dict[str, str]:
@@ -145,6 +146,9 @@ def _combine(
     truth = next((answer.truth for answer in group if answer.truth), "")
     if not table.has_answers:
         return Combined([], truth, [])
+    if len(group) == 1 and not group[0].yes and 0 < len(group[0].no) < len(number):  # the most frequent case
+        counts["answers"] += 1
+        return Combined([number[name] for name in dict.fromkeys(group[0].no)], truth, group)
     if all(not math.isnan(answer.time) for answer in group):
         group = sorted(group, key=lambda answer: answer.time)
     counts["answers"] += len(group)
@@ -226,9 +230,9 @@ def _is_valid(key: str, group: list[Answer], table: AnswerTable, number: dict[st
 
 def _table_of(groups: list[list[Answer]], number: dict[str, int]) -> Answers | None:
     """The answers about all examples, ``groups`` [M], as one table."""
-    answers = [(m, answer) for m, group in enumerate(groups) for answer in group]
-    if all(len(group) == 1 for group in groups) and not any(a.annotator or not math.isnan(a.time) for _, a in answers):
+    if all(len(group) == 1 and not group[0].annotator and math.isnan(group[0].time) for group in groups):
         return None
+    answers = [(m, answer) for m, group in enumerate(groups) for answer in group]
     annotators = tuple(sorted({a.annotator for _, a in answers if a.annotator}))
     place = {name: i for i, name in enumerate(annotators)}
     excluded = np.zeros((len(answers), len(number)), np.uint8)

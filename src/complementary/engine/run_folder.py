@@ -26,6 +26,7 @@ import torch
 
 from complementary import files
 from complementary.config import BaseConfig, differences, read_toml, to_toml
+from complementary.engine.backend import device_name, versions
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress, TrainingLoop
 from complementary.errors import UserError
@@ -111,7 +112,9 @@ class RunFolder:
                     files.append_line(self.path / "metrics.jsonl", json.dumps(loop.history[-1]))
                 if time.monotonic() - saved >= checkpoint_seconds or loop.done or interrupts:
                     loop.check_finite()
-                    files.write_checkpoint(self.path / "checkpoint.safetensors", *loop.state())
+                    tensors, place = loop.state()
+                    computed = {"computed_by": _computed_by(loop)}
+                    files.write_checkpoint(self.path / "checkpoint.safetensors", tensors, place | computed)
                     saved = time.monotonic()
                 if interrupts:
                     position = f"{loop.stage}epoch {min(loop.epoch + 1, loop.epochs)} of {loop.epochs}"
@@ -192,6 +195,7 @@ class RunFolder:
             with files.reading(path, "restore a copy of it, or delete it to start again"):
                 loop.restore(tensors, record)
                 _check_position(loop, path)
+            _warn_if_rounding_differs(record.get("computed_by"), _computed_by(loop))
             log.info("continuing in epoch %d of %d", min(loop.epoch + 1, loop.epochs), loop.epochs)
         if self.processes.world_size > 1:
             loop.check_in_sync()
@@ -219,6 +223,19 @@ def _check_unaltered(path: Path) -> None:
             f"{path} was changed after the run began; restore it, or start another run with it as configuration.",
             "resume",
         )
+
+
+def _computed_by(loop: TrainingLoop) -> dict[str, str]:
+    """What rounding depends on: versions of the software, and the device with its number of threads."""
+    return versions() | {"device": device_name(loop.device)}
+
+
+def _warn_if_rounding_differs(before: Any, now: dict[str, str]) -> None:
+    """A resumed run gives the same bytes only with the same software, device and number of threads."""
+    known = before if isinstance(before, dict) else {}
+    changed = [f"{name}: {known[name]} -> {now[name]}" for name in now if known.get(name, now[name]) != now[name]]
+    if changed:
+        log.warning("the run began with another setup (%s); results may differ in rounding", "; ".join(changed))
 
 
 def _check_position(loop: TrainingLoop, path: Path) -> None:
