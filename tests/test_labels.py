@@ -1,5 +1,6 @@
 """Complementary labels: draws follow the matrix; all forms of labels are converted; bad labels are rejected."""
 
+import contextlib
 from collections import Counter
 from itertools import permutations
 
@@ -367,3 +368,18 @@ def test_from_answers_turns_yes_into_all_other_classes():
 def test_from_answers_rejects_bad_answers(answers, message):
     with pytest.raises(UserError, match=message):
         labels.from_answers(**answers)
+
+
+atoms = st.one_of(st.none(), st.booleans(), st.integers(-2, 5), st.floats(), st.sampled_from(["cat", "dog", ""]))
+anything = st.recursive(atoms, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(anything, st.one_of(st.none(), st.integers(-1, 5), st.just(["cat", "dog", "ship"]), st.just([1, 2, 3])))
+def test_encode_of_anything_is_valid_or_refused(given_labels, classes):
+    forms = [given_labels, pd.Series(given_labels) if isinstance(given_labels, list) else given_labels]
+    for form in forms:
+        with contextlib.suppress(UserError):
+            excluded, names = labels.encode(form, classes)
+            assert excluded.shape[1] == len(names)
+            assert bool((excluded.sum(1) > 0).all())

@@ -205,6 +205,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
         >>> classes, excluded.tolist()
         (('cat', 'dog', 'ship'), [[1, 1, 0], [0, 0, 1], [1, 0, 0]])
     """
+    if classes is not None and (classes if isinstance(classes, int) else len(classes)) < 2:
+        raise UserError(f"classes is {classes!r}, but there must be at least two classes.", "classes")
     labels, found = _plain(labels)
     names = found if classes is None or isinstance(classes, int) else _check_names(classes)
     count = classes if isinstance(classes, int) else None if names is None else len(names)
@@ -283,6 +285,8 @@ def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int 
     flat: list[Hashable] = []
     for i, row in enumerate(rows):
         for label in row if isinstance(row, list) else [row]:
+            if not isinstance(label, Hashable):
+                raise UserError(f"Example {i} contains {label!r}, but a set must contain names of classes only.")
             if _is_missing(label):
                 raise UserError(f"Example {i} has no label ({label!r}); leave such examples out of X and not_y.")
             if isinstance(label, float) and label.is_integer():
