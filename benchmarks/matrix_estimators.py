@@ -101,7 +101,8 @@ def simulated(examples: int, matrices: dict[str, str]) -> Iterator[tuple[str, Da
 def acl(name: str, examples: int, device: str) -> Iterator[tuple[str, Dataset, Tensor]]:
     """Features of the stored encoder, and the first complementary label of each image."""
     dataset = data.load(name)
-    index = torch.randperm(len(dataset.train), generator=generator(0, "acl"))[:examples].sort().values
+    order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))
+    index = order[:examples].sort().values
     config = Config.of(data=name, inputs="features", encoder=ENCODER)
     features = FeatureExtractor(config, dataset, index, device).train
     assert dataset.train.truth is not None

@@ -317,10 +317,10 @@ class TrainingConfig:
     or module:function."""
     transition: str = "auto"
     """Transition matrix for losses that use one, and for SCEL: auto (the generating one; uniform if the labels were
-    given), uniform, matrix:FILE.csv, estimate (anchor points, no true labels), or oracle (counted from the true labels;
+    given), uniform, matrix:FILE.csv, estimate (from the labels, no true ones), or oracle (counted from the true labels;
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
-    """Epochs of plain s-nl before the matrix is estimated."""
+    """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256

@@ -256,12 +256,14 @@ class TransitionEstimate:
         unshrunk: The maximum-likelihood estimate, float64 [K, K].
         blocks: Inverse information of each column of T without the constraint on row sums, float64 [K, K, K].
         examples: Expected number of examples of each class, float64 [K].
+        likelihood: Mean log-likelihood of the labels. It compares estimates by different classifiers.
     """
 
     matrix: Tensor
     unshrunk: Tensor
     blocks: Tensor
     examples: Tensor
+    likelihood: float
 
     def variance(self, gradient: Tensor) -> float:
         """Variance of a function of ``unshrunk`` whose derivative by T[y, k] is ``gradient[y, k]`` (delta method)."""
@@ -320,7 +322,8 @@ def estimate_transition(probabilities: Tensor, excluded: Tensor, iterations: int
         matrix = updated
         if change < 1e-6:
             break
-    result = TransitionEstimate(matrix, matrix, _blocks(q, matrix), q.sum(0))
+    likelihood = float((share * (q @ matrix).clamp_min(1e-9).log()).sum(1).mean())
+    result = TransitionEstimate(matrix, matrix, _blocks(q, matrix), q.sum(0), likelihood)
     return replace(result, matrix=_shrink(matrix, result.error**2, result.examples))
 
 

@@ -32,6 +32,7 @@ from complementary.training.pocr import PocrTrainer
 from complementary.training.self_training import SelfTrainer, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
+from complementary.transitions import TransitionEstimate
 
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
@@ -172,20 +173,26 @@ def _estimate_transition(
 
     Class probabilities are cross-fitted: every example is predicted by a classifier that was trained without it. The
     first classifiers are trained with s-nl, which takes the labels for uniform; further ones with fwd and the estimate
-    so far.
+    so far. The estimate under which the labels are most likely is used.
     """
     plain = _for_adam(config).with_(mix="none", transition="auto", epochs=config.training.estimate_epochs)
     if task.encoder is not None:
         plain = plain.with_(weight_decay=max(ESTIMATE_WEIGHT_DECAY, config.training.weight_decay))
+    found: list[TransitionEstimate] = []
     for turn in range(1 + ESTIMATE_ROUNDS):
         stage = f"for the matrix ({turn + 1} of {1 + ESTIMATE_ROUNDS}), "
         first = plain.with_(loss="fwd" if turn else "s-nl")
         predicted = _cross_fit(first, task, engine, processes, stage, progress)
-        estimate = transitions.estimate_transition(predicted, task.excluded)
-        matrices: dict[str, Any] = {"transition": estimate.matrix, "loss_transition": estimate.matrix}
-        task = dataclasses.replace(task, **matrices, transition_estimate=estimate)
+        found.append(transitions.estimate_transition(predicted, task.excluded))
+        task = _with_estimate(task, found[-1])
+    estimate = max(found, key=lambda e: e.likelihood)
     summary = {"transition": estimate.matrix.tolist(), "transition_error": estimate.error.tolist()}
-    return dataclasses.replace(task, data_summary=task.data_summary | summary)
+    return dataclasses.replace(_with_estimate(task, estimate), data_summary=task.data_summary | summary)
+
+
+def _with_estimate(task: Task, estimate: TransitionEstimate) -> Task:
+    matrices: dict[str, Any] = {"transition": estimate.matrix, "loss_transition": estimate.matrix}
+    return dataclasses.replace(task, **matrices, transition_estimate=estimate)
 
 
 def _cross_fit(
