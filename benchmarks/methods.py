@@ -296,29 +296,29 @@ def run(options: argparse.Namespace) -> None:
     problems = list(_available(options, [together, *alone], device))
     for head in options.heads:
         lines, started = list[dict[str, Any]](), time.perf_counter()
-        for problem in problems:
-            for loss in options.losses:
-                rows = train(problem, loss, head, options.lrs, options.epochs, options.batch, options.hidden)
-                lines += rows
-                best = max(row["accuracy_selected"] for row in rows)
-                log.info("%s, %s: up to %.3f (%.0f s)", head, loss, best, time.perf_counter() - started)
-        conditions = {
-            "data": options.data,
-            "head": head,
-            "encoder": options.encoder,
-            "features": problems[0].train.shape[1],
-            "images": {kind: len(problem.train) for problem in problems for kind, _ in problem.rows},
-            "chosen_images": options.images,
-            "hidden": options.hidden if head == "mlp" else 0,
-            "epochs": options.epochs,
-            "batch": options.batch,
-            "weight_decay": WEIGHT_DECAY,
-            "seconds": round(time.perf_counter() - started, 1),
-            "device": device_name(device),
-        }
-        text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines)])
-        out.mkdir(parents=True, exist_ok=True)
-        atomic_write(out / f"{options.data}-{head}.jsonl", text + "\n")
+        for loss, problem in itertools.product(options.losses, problems):
+            lines += train(problem, loss, head, options.lrs, options.epochs, options.batch, options.hidden)
+            seconds = time.perf_counter() - started
+            log.info("%s, %s, %s (%.0f s)", head, loss, problem.rows[0][0], seconds)
+            conditions = {
+                "data": options.data,
+                "head": head,
+                "encoder": options.encoder,
+                "features": problem.train.shape[1],
+                "images": {kind: len(each.train) for each in problems for kind, _ in each.rows},
+                "chosen_images": options.images,
+                "hidden": options.hidden if head == "mlp" else 0,
+                "epochs": options.epochs,
+                "batch": options.batch,
+                "weight_decay": WEIGHT_DECAY,
+                "seconds": round(seconds, 1),
+                "device": device_name(device),
+            }
+            text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines)])
+            out.mkdir(parents=True, exist_ok=True)
+            atomic_write(
+                out / f"{options.data}-{head}.jsonl", text + "\n"
+            )  # after every loss: a long run can be stopped
 
 
 def _available(options: argparse.Namespace, groups: list[list[str]], device: torch.device) -> Iterator[Problem]:
