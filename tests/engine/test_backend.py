@@ -105,12 +105,18 @@ def test_engine_runs_eagerly_on_a_cpu():
     assert engine.compiled(double) is double
 
 
+@pytest.fixture
+def global_switches():
+    """Restores what `Engine.choose` sets."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
+    yield
+    cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before
+
+
 @pytest.mark.parametrize(("precision", "allowed"), [("fp32", False), ("bf16", True), ("auto", True)])
-def test_engine_with_fp32_switches_tf32_off(monkeypatch, precision, allowed):
-    """cuDNN's default is on. Both switches exist without a GPU, so a pretended one is enough."""
-    for part in (torch.backends.cudnn, torch.backends.cuda.matmul):
-        monkeypatch.setattr(part, "allow_tf32", part.allow_tf32)  # restored after the test
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+def test_engine_with_fp32_switches_tf32_off(monkeypatch, global_switches, precision, allowed):
+    """cuDNN's default is on. The switches exist without a GPU, so a pretended one is enough."""
     monkeypatch.setattr(backend, "choose_device", lambda name: torch.device("cuda"))
     Engine.choose("cuda", precision)
     assert torch.backends.cudnn.allow_tf32 is allowed
