@@ -383,3 +383,12 @@ def test_encode_of_anything_is_valid_or_refused(given_labels, classes):
             excluded, names = labels.encode(form, classes)
             assert excluded.shape[1] == len(names)
             assert bool((excluded.sum(1) > 0).all())
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(anything, anything), max_size=4), st.sampled_from([None, 3, ("cat", "dog", "ship")]))
+def test_from_answers_of_anything_is_valid_or_refused(answers, classes):
+    yes, no = [each for each, _ in answers], [each for _, each in answers]
+    with contextlib.suppress(UserError):
+        excluded, names = labels.from_answers(yes, no, classes)
+        assert excluded.shape == (len(answers), len(names))

@@ -352,7 +352,7 @@ def from_answers(
     if classes is None:
         found: set[Any] = set().union(*positive, *negative)
         numbers = not any(isinstance(label, str) for label in found)
-        classes = max(found, default=0) + 1 if numbers else sorted(map(str, found))
+        classes = _infer_classes(max(found, default=0)) if numbers else sorted(map(str, found))
     everything = set(range(classes)) if isinstance(classes, int) else set(classes)
     for i, (one, other) in enumerate(zip(positive, negative, strict=True)):
         if one & other:
@@ -364,9 +364,18 @@ def from_answers(
     return encode(rows, classes)
 
 
-def _label_set(answer: object) -> set[Hashable]:
-    answers = answer if _is_set(answer) else [answer]
-    return {label for label in answers if not _is_missing(label)}  # type: ignore[attr-defined]
+def _label_set(answer: Any) -> set[Hashable]:
+    """The names or numbers in an answer; numbers as integers."""
+    found: set[Hashable] = set()
+    for label in answer if _is_set(answer) else [answer]:
+        if _is_missing(label):
+            continue
+        if isinstance(label, float | np.number) and float(label).is_integer():
+            label = int(label)
+        if not isinstance(label, str | int):
+            raise UserError(f"The answer {answer!r} is not a class: expected a name, a number or a set of them.")
+        found.add(label)
+    return found
 
 
 def _is_set(row: object) -> bool:
