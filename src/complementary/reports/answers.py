@@ -38,7 +38,8 @@ RankName = Literal["posterior", "self_confidence", "normalized_margin"]
 FilterName = Literal["posterior", "prune_by_noise_rate", "predicted_class"]
 RANKS = ("posterior", "self_confidence", "normalized_margin")
 FILTERS = ("posterior", "prune_by_noise_rate", "predicted_class")
-MAX_RATE = 0.5  # an answer is wrong less often than right
+MAX_RATE = 0.5  # that may be given: an answer is wrong less often than right
+LARGEST = 0.9  # of 1/K, the largest estimated rate: at 1/K answers are random and carry no information
 SIGNIFICANCE = 0.05
 LOG_TEMPERATURES = tuple(x / 4 for x in range(-6, 11))  # the first search: temperatures from 0.22 to 12
 
@@ -250,14 +251,14 @@ def estimate_answer_noise(
 
     def best_rate(log_temperature: float, precision: float = 1e-4) -> tuple[float, float]:
         likelihood = _likelihood(logs / math.exp(log_temperature), given, base)
-        return _golden(lambda rate: likelihood(rate) - log_temperature**2 / 2 / len(given), 0.0, MAX_RATE, precision)
+        highest = LARGEST / len(base)
+        return _golden(lambda rate: likelihood(rate) - log_temperature**2 / 2 / len(given), 0.0, highest, precision)
 
     start = max(LOG_TEMPERATURES, key=lambda value: best_rate(value, 0.01)[1])
     log_temperature, value = _golden(lambda x: best_rate(x)[1], start - 0.25, start + 0.25, 0.01)
     rate, _ = best_rate(log_temperature)
-    _, without = _golden(
-        lambda x: _likelihood(logs / math.exp(x), given, base)(0.0) - x**2 / 2 / len(given), -1.5, 2.5, 0.01
-    )
+    # without errors any temperature is allowed: a model that knows nothing must not count as a sign of wrong answers
+    _, without = _golden(lambda x: _likelihood(logs / math.exp(x), given, base)(0.0), -1.5, 6.0, 0.01)
     ratio = 2 * len(given) * max(0.0, value - without)
     p_value = 0.5 * math.erfc(math.sqrt(ratio / 2)) if rate > 0 else 1.0  # half: a rate is never below zero
     error, temperature_error = _standard_errors(logs, given, base, rate, log_temperature)

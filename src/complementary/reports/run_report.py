@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from complementary.reports.answers import RankedAnswers
+from complementary.reports.answers import SIGNIFICANCE, RankedAnswers
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions, Estimated
 from complementary.reports.tables import csv
@@ -180,6 +180,8 @@ def describe_noise(answers: RankedAnswers, issues: int) -> str:
     rate = f"an estimated {100 * noise.rate:.1f} ± {100 * noise.error:.1f} % of {count:,} are wrong"
     if noise.error == 0:  # the transition matrix says so
         rate = f"{100 * noise.rate:.1f} % of {count:,} are wrong, by the transition matrix"
+    if noise.p_value > SIGNIFICANCE:
+        return f"there is no significant sign of wrong ones among {count:,} (p = {noise.p_value:.2g})"
     if issues == 0:
         return f"{rate}; no single one is clearly wrong"
     precision = f"{100 * answers.expected_precision:.0f} %"
