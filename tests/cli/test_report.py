@@ -30,7 +30,7 @@ def test_table_is_printed_or_written_to_a_file(cll, results, tmp_path):
     found = [line.split(",") for line in out.splitlines()]
     assert [row[0] for row in found] == ["loss", "s-nl", "dm"]
     assert [float(row[2]) for row in found[1:]] == pytest.approx([0.05, 0.45])
-    assert [row[-1] for row in found[1:]] == ["2", "2"]
+    assert [row[-2:] for row in found[1:]] == [["2", "false"], ["2", "false"]]
     assert cll(*asked, "--out", tmp_path / "table.csv") == (0, f"Table: {tmp_path / 'table.csv'}\n", "")
     assert (tmp_path / "table.csv").read_text() == out
 
