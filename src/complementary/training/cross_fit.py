@@ -9,7 +9,7 @@ from torch import Tensor
 from complementary import data
 from complementary.config import Config
 from complementary.data import Dataset
-from complementary.data.rows import rows_of
+from complementary.data.rows import Rows, rows_of
 from complementary.engine.backend import Engine
 from complementary.engine.loop import Progress
 from complementary.errors import require
@@ -64,6 +64,6 @@ def cross_fit(
     return probabilities
 
 
-def _images(task: Task, dataset: Dataset, rows: Tensor) -> object:
+def _images(task: Task, dataset: Dataset, rows: Tensor) -> Rows:
     """The images of the examples at ``rows``, if the trainer fine-tunes the encoder of the features."""
     return rows_of(dataset.train.inputs, task.train_index[rows])
