@@ -1,5 +1,6 @@
 """`ComplementaryClassifier`: ``fit(X, not_y)``, ``predict`` and ``predict_proba`` as in scikit-learn."""
 
+import inspect
 import logging
 import math
 import time
@@ -27,6 +28,7 @@ from complementary.scores import (
     estimated_accuracy,
 )
 from complementary.training.predict import Predictor
+from complementary.training.recipes import resolve
 from complementary.training.run import build_trainer
 from complementary.training.trainer import Trainer
 
@@ -58,6 +60,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     The parameters are options of `complementary.Config` and have the same names there. They are checked by `fit`.
 
     Args:
+        recipe: A method with its usual options: "auto" (chosen for the data; usually the most accurate), "icm",
+            "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it.
+            "custom": the other parameters describe the method.
         loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or a function of yours with the signature
             of `losses.Loss`, defined in a module.
         mix: How examples are mixed: "none", "mixup", "icm" or "micm".
@@ -102,6 +107,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def __init__(
         self,
         *,
+        recipe: str = "custom",
         loss: str = "s-nl",
         mix: str = "icm",
         clusters: int | Literal["auto"] = "auto",
@@ -120,6 +126,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         verbose: bool = False,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        self.recipe = recipe
         self.loss = loss
         self.mix = mix
         self.clusters = clusters
@@ -162,7 +169,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         names = tuple(map(str, found))
         dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
         with log_to_stderr() if self.verbose else nullcontext():
-            trainer = build_trainer(_sized(config, self, len(inputs)), str(device), dataset, progress=_EpochLog())
+            config = _sized(resolve(config, dataset, device), self, len(inputs))
+            trainer = build_trainer(config, str(device), dataset, progress=_EpochLog())
             trainer.run(_EpochLog())
         self.predictor_ = _predictor(trainer).to("cpu")
         self.history_: list[dict[str, Any]] = trainer.history
@@ -247,12 +255,15 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def _options(self) -> Config:
         """The configuration; raises if an option is wrong."""
         own = {name: value for name, value in vars(self).items() if name in OWN}
+        if self.recipe != "custom":
+            defaults = inspect.signature(type(self)).parameters
+            own = {name: value for name, value in own.items() if value != defaults[name].default}
         further = dict(self.config or {})
         for name in further:
             if name in own or name in FROM_FIT or name in ("clusters", "batch"):
                 reason = "comes with fit(X, not_y)" if name in FROM_FIT else "is a parameter of the classifier"
                 raise UserError(f"config sets {name!r}, which {reason}; remove it there.", name)
-        return Config.of(labels="given", **own, **further)
+        return Config.of(labels="given", recipe=self.recipe, **own, **further)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -270,8 +281,10 @@ OWN = (
 
 def _sized(config: Config, model: ComplementaryClassifier, count: int) -> Config:
     """Batch size and number of clusters that suit ``count`` examples, if they are "auto"."""
-    batch = min(256, max(2, count // 4)) if model.batch == "auto" else model.batch
-    clusters = min(50, max(2, count // 10)) if model.clusters == "auto" else model.clusters
+    custom = config.training.recipe == "custom"
+    usual = (256, 50) if custom else (config.training.batch, config.cluster.clusters)
+    batch = min(usual[0], max(2, count // 4)) if model.batch == "auto" else model.batch
+    clusters = min(usual[1], max(2, count // 10)) if model.clusters == "auto" else model.clusters
     return config.with_(batch=batch, clusters=clusters)
 
 
@@ -279,8 +292,8 @@ def _predictor(trainer: Trainer) -> Predictor:
     """The network with the weights of the selected epoch, without anything that was only needed for training."""
     decoder = trainer.selected_decoder if trainer.selected else trainer.criterion.decoder()
     if trainer.selected:
-        trainer.model.load_state_dict(trainer.selected)
-    network, task = trainer.model.eval(), trainer.task
+        trainer.evaluated.load_state_dict(trainer.selected)
+    network, task = trainer.evaluated.eval(), trainer.task
     network.zero_grad(set_to_none=True)
     shape = task.shape if task.encoder is None else task.encoder.shape
     return Predictor(network, task.classes, shape, task.mean, task.std, task.encoder, decoder=decoder)

@@ -275,6 +275,18 @@ def encoder_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     return cache.stage_path(f"pretrain-{config.hash()[:16]}-{files.fingerprint_rows(images)[:16]}")
 
 
+def find_encoder_of(dataset: Dataset, examples: Tensor) -> EncoderSpec | None:
+    """An encoder that was pretrained on exactly these images (see `_find_encoder`); None if there is none.
+
+    Args:
+        dataset: The dataset, of images.
+        examples: Positions of the examples in its training split, int [M].
+    """
+    if min(dataset.train.inputs.shape[2:]) < MIN_SIZE:
+        return None
+    return _find_encoder(files.fingerprint_rows(rows_of(dataset.train.inputs, examples)))
+
+
 def _find_encoder(fingerprint: str) -> EncoderSpec | None:
     """Find an encoder that was pretrained on exactly these images; the one with the most epochs.
 

@@ -29,6 +29,7 @@ from complementary.rng import generator
 from complementary.training.estimates import estimates
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
+from complementary.training.recipes import resolve
 from complementary.training.self_training import SelfTrainer, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
@@ -67,14 +68,18 @@ def run(
     Returns:
         The result, which is also written to result.json; empty in all processes except rank 0.
     """
+    engine = Engine.of(device)
+    if config.training.recipe != "custom":
+        dataset = dataset or data.load(config.dataset.data)
+        config = resolve(config, dataset, engine.device)
     if out is None:
-        trainer = build_trainer(config, device, dataset, processes, progress)
+        trainer = build_trainer(config, engine, dataset, processes, progress)
         trainer.run(progress)
         return summarize(trainer)
     with RunFolder(Path(out), config, resume=resume, processes=processes) as folder:
         if folder.finished:
             return folder.result()
-        trainer = build_trainer(config, device, dataset, processes, progress)
+        trainer = build_trainer(config, engine, dataset, processes, progress)
         folder.train(trainer, progress, checkpoint_seconds)
         if not processes.is_main:
             return {}

@@ -31,6 +31,7 @@ from complementary.engine.loop import add_prefix, set_lr, strip_prefix
 from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
+from complementary.training.selection import Selection
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
 
@@ -189,6 +190,11 @@ class SelfTrainer(Trainer):
                 100 * gauge,
             )
         return super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
+
+    def _select(self, selection: Selection, table: Tensor) -> dict[str, Any]:
+        """The last epoch is the result: the teacher is an average, and its beliefs improve to the end."""
+        found = super()._select(selection, table)
+        return found | ({"selected": self.epoch + 1} if "selected" in found else {})
 
     @torch.no_grad()
     def mirrored_accuracy(self) -> float | None:

@@ -1,0 +1,96 @@
+"""Recipes: ``recipe = auto`` chooses one for the data and the device, and every recipe adapts to them.
+
+| data | recipe = auto |
+|---|---|
+| vectors | ICM within clusters of the vectors, then self-training |
+| images with an encoder (given, cached or stored) | a linear layer on its features, then self-training |
+| images without one, on a GPU | the same after pretraining SimSiam |
+| images without one, on a CPU | ICM within clusters of pixels, then self-training |
+
+If the labels came with the data and there are enough of them, the transition matrix is estimated, too.
+"""
+
+import logging
+from typing import Any
+
+import torch
+
+from complementary.clusters.features import find_encoder_of
+from complementary.config import Config, options_of
+from complementary.data import Dataset
+from complementary.data.selection import label_source, select
+from complementary.errors import UserError
+
+log = logging.getLogger(__name__)
+LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
+FIRST_STEPS, STEPS = 1500, 3000  # of the first classifier and of self-training, without an encoder
+PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 50,000
+
+
+def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
+    """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
+
+    Options that the configuration sets to other values than their defaults stay as they are. What was chosen, and why,
+    is one line in the log.
+
+    Args:
+        config: The configuration.
+        dataset: Its dataset.
+        device: Where it is trained.
+    """
+    recipe, vectors = config.training.recipe, dataset.train.inputs.ndim == 2
+    if recipe == "auto":
+        return _choose(config, dataset, device)
+    if vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
+        log.info("the inputs are vectors, so %s does without an encoder", recipe)
+        return config.with_(inputs="raw")
+    return config
+
+
+def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
+    given = _given(config)
+    examples, _, excluded = select(config, dataset)
+    count, classes = excluded.shape
+    if count < classes:
+        raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
+    options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
+    if dataset.train.inputs.ndim == 2:
+        road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"])
+    else:
+        encoder: str | None = config.cluster.encoder
+        found = find_encoder_of(dataset, examples) if encoder == "auto" else None if encoder == "pixels" else encoder
+        if found is not None:
+            road, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
+        elif device.type == "cuda" and encoder != "pixels":
+            epochs = max(50, min(800, PRETRAINING_IMAGES // count))
+            road = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
+            options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
+        else:
+            road = "images without an encoder, no GPU to pretrain one: ICM on pixels, then self-training"
+            options |= _raw(count, options["batch"])
+    if label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
+        road += "; the transition matrix is estimated"
+        options |= {"transition": "estimate", "loss": "fwd"}
+    log.info("recipe = auto: %s", road)
+    return Config().with_(**({"recipe": "self-training"} | options | given))
+
+
+def _raw(count: int, batch: int) -> dict[str, Any]:
+    """Options of self-training without an encoder, with a number of epochs that suits ``count`` examples."""
+    steps = max(1, int(0.9 * count) // batch)
+    epochs, self_training = (max(20, min(150, -(-wanted // steps))) for wanted in (FIRST_STEPS, STEPS))
+    clusters = min(50, max(2, count // 20))
+    return {
+        "inputs": "raw",
+        "loss": "s-nl",
+        "mix": "icm",
+        "clusters": clusters,
+        "epochs": epochs,
+        "self_training": self_training,
+    }
+
+
+def _given(config: Config) -> dict[str, Any]:
+    """The options that differ from their defaults, except for the recipe."""
+    default, flat = Config().flat(), config.flat()
+    return {name: flat[name] for name in options_of(Config) if name != "recipe" and flat[name] != default[name]}

@@ -1,0 +1,106 @@
+"""Recipes: what ``auto`` chooses, and how recipes adapt to the data."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from complementary import ComplementaryClassifier, data
+from complementary.config import Config
+from complementary.data.dataset import Dataset, Split, moments
+from complementary.encoders.spec import EncoderSpec
+from complementary.errors import UserError
+from complementary.sweeps.grid import read_grid
+from complementary.training import recipes
+from complementary.training.recipes import resolve
+from complementary.training.run import build_trainer, run
+from complementary.training.self_training import SelfTrainer
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def dataset_of(inputs: torch.Tensor, classes: int = 3) -> Dataset:
+    """A dataset with given complementary labels."""
+    excluded = torch.eye(classes, dtype=torch.uint8)[torch.arange(len(inputs)) % classes]
+    return Dataset("own", Split(inputs, excluded=excluded), None, tuple(map(str, range(classes))), *moments(inputs))
+
+
+VECTORS = dataset_of(torch.randn(300, 5, generator=torch.Generator().manual_seed(0)))
+IMAGES = dataset_of(torch.randint(256, (300, 3, 16, 16), dtype=torch.uint8))
+AUTO = Config.of(recipe="auto", labels="given")
+
+
+def test_auto_for_vectors_is_self_training_without_an_encoder(caplog):
+    with caplog.at_level(logging.INFO):
+        found = resolve(AUTO, VECTORS, CPU)
+    assert found.training.recipe == "self-training"
+    assert (found.dataset.inputs, found.mixing.mix) == ("raw", "icm")
+    assert found.pseudo_labels.self_training > 0
+    assert len([r for r in caplog.records if "recipe = auto" in r.message]) == 1
+
+
+def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
+    assert resolve(AUTO, IMAGES, CPU).dataset.inputs == "raw"
+    on_gpu = resolve(AUTO, IMAGES, GPU)
+    assert (on_gpu.dataset.inputs, on_gpu.cluster.encoder) == ("features", "simsiam")
+    monkeypatch.setattr(recipes, "find_encoder_of", lambda *_: EncoderSpec.parse("run:runs/encoder"))
+    found = resolve(AUTO, IMAGES, CPU)
+    assert (found.dataset.inputs, found.cluster.encoder) == ("features", "run:runs/encoder")
+
+
+def test_auto_keeps_options_that_were_given():
+    found = resolve(AUTO.with_(encoder="random", self_training=7, alpha=0.3, seed=5), IMAGES, CPU)
+    assert (found.cluster.encoder, found.pseudo_labels.self_training) == ("random", 7)
+    assert (found.mixing.alpha, found.seed) == (0.3, 5)
+
+
+def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():
+    many = dataset_of(torch.randn(50 * 9, 5))
+    assert resolve(AUTO, many, CPU).training.transition == "estimate"
+    assert resolve(AUTO, VECTORS, CPU).training.transition == "auto"
+    drawn = resolve(Config.of(recipe="auto"), data.load("digits"), CPU)
+    assert drawn.training.transition == "auto", "labels that are drawn have a known matrix"
+
+
+def test_auto_is_deterministic_and_complete():
+    first, second = (resolve(AUTO, VECTORS, CPU) for _ in range(2))
+    assert first == second
+    assert resolve(first, VECTORS, CPU) == first
+
+
+def test_auto_refuses_fewer_examples_than_classes():
+    with pytest.raises(UserError, match="2 examples of 3 classes") as caught:
+        resolve(AUTO, dataset_of(torch.randn(2, 5)), CPU)
+    assert caught.value.option == "data"
+
+
+def test_recipes_on_features_do_without_an_encoder_for_vectors():
+    config = Config.of(recipe="self-training", labels="given", epochs=1, self_training=1, batch=64)
+    assert resolve(config, VECTORS, CPU).dataset.inputs == "raw"
+    assert isinstance(build_trainer(resolve(config, VECTORS, CPU), "cpu", VECTORS), SelfTrainer)
+
+
+def test_run_stores_the_resolved_configuration(tmp_path):
+    config = Config.of(recipe="auto", data="digits", epochs=1, self_training=1, clusters=5, restarts=1)
+    result = run(config, tmp_path / "run", device="cpu")
+    assert result["config"]["training"]["recipe"] == "self-training"
+    assert 'recipe = "self-training"' in (tmp_path / "run" / "config.toml").read_text()
+    again = run(config, tmp_path / "run", device="cpu", resume=True)
+    assert again["config_hash"] == result["config_hash"]
+
+
+def test_estimator_with_a_recipe_keeps_only_parameters_that_were_set():
+    random = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 40)
+    x = random.normal(size=(120, 4)) + 4 * np.eye(4)[truth]
+    not_y = (truth + random.integers(1, 3, 120)) % 3
+    model = ComplementaryClassifier(recipe="auto", epochs=4, config={"self_training": 5}).fit(x, not_y)
+    assert np.mean(model.predict(x) == truth) > 0.9
+    assert len(model.history_) == 5, "the epochs of self-training"
+
+
+def test_grid_with_recipe_auto_is_refused(tmp_path):
+    (tmp_path / "grid.toml").write_text('recipe = "auto"\ndata = "digits"\nseeds = [0]\n')
+    with pytest.raises(UserError, match="recipe"):
+        read_grid(tmp_path / "grid.toml")
