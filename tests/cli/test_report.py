@@ -132,17 +132,19 @@ def test_report_of_a_run_is_a_page_and_a_csv(cll, finished):
     assert str(finished / "report.html") in out
     page = (finished / "report.html").read_text()
     assert page.count("data:image/png") == 10  # five answers, five uncertain examples
-    assert 'href="answers.csv"' in page
-    rows = list(csv.DictReader((finished / "answers.csv").read_text().splitlines()))
+    assert 'href="report-answers.csv"' in page
+    rows = list(csv.DictReader((finished / "report-answers.csv").read_text().splitlines()))
     assert len(rows) >= 50
     assert rows[0]["answer"].startswith("not ")
 
 
 def test_report_of_a_run_to_another_place(cll, finished, tmp_path):
     out = tmp_path / "page.html"
+    (tmp_path / "answers.csv").write_text("the table of the user")
     assert cll("report", finished, "--folds", 0, "--no-baselines", "--out", out)[0] == 0
     assert "<h1>" in out.read_text()
-    assert (tmp_path / "answers.csv").exists()
+    assert (tmp_path / "page-answers.csv").exists()
+    assert (tmp_path / "answers.csv").read_text() == "the table of the user"
 
 
 def test_report_of_a_run_with_table_options_is_a_table(cll, finished):

@@ -19,7 +19,7 @@ from complementary.sweeps.results import Query, option_name, parse_where, read_r
 class Report:
     """One run: an HTML page on how good it is, what it confuses and which answers look wrong. Many runs: tables.
 
-    cll report runs/x writes report.html and answers.csv into the folder of the run. Nothing in them needs true labels,
+    cll report runs/x writes report.html and report-answers.csv into the folder of the run. Nothing in them needs true labels,
     except what is marked oracle.
 
     Tables show mean ± standard deviation over seeds, by any options. Runs that differ in an option that is not named
@@ -101,7 +101,7 @@ def _write_page(options: Report, folder: Path) -> None:
             device=options.device,
             progress=progress,
         )
-    answers = out.with_name("answers.csv")
+    answers = out.with_name(f"{out.stem}-answers.csv")  # not answers.csv, which may be the user's own table
     atomic_write(answers, report.answers_csv())
     atomic_write(out, page(report, answers.name, options.top))
     print(report.text())
