@@ -19,8 +19,8 @@ from complementary.sweeps.results import Query, option_name, parse_where, read_r
 class Report:
     """One run: an HTML page on how good it is, what it confuses and which answers look wrong. Many runs: tables.
 
-    cll report runs/x writes report.html and report-answers.csv into the folder of the run. Nothing in them needs true labels,
-    except what is marked oracle.
+    cll report runs/x writes report.html and report-answers.csv into the folder of the run. Nothing in them needs true
+    labels, except what is marked oracle.
 
     Tables show mean ± standard deviation over seeds, by any options. Runs that differ in an option that is not named
     are never averaged. A configuration that is stored twice counts once.
