@@ -44,8 +44,9 @@ def start(*arguments, **how):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
 
 
-def wait_for_epochs(out, epochs):
+def wait_for_epochs(process, out, epochs):
     while not any(path.read_bytes().count(b"\n") >= epochs for path in out.glob("runs/*/metrics.jsonl")):
+        assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
 
 
@@ -56,7 +57,7 @@ def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid)
     command = [grid(epochs=150), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
     for epochs, how in ((3, signal.SIGINT), (20, signal.SIGTERM)):
         process = start(*command)
-        wait_for_epochs(out, epochs)
+        wait_for_epochs(process, out, epochs)
         process.send_signal(how)
         _, error = process.communicate(timeout=60)
         assert process.returncode == 130
@@ -77,7 +78,7 @@ def test_stopped_sweep_writes_checkpoints_first(tmp_path, grid, how):
     """The next checkpoint would be a long time away."""
     out = tmp_path / "out"
     process = start(grid(epochs=5000), "--out", out, "--workers", "1", "--checkpoint-seconds", "1000")
-    wait_for_epochs(out, 2)
+    wait_for_epochs(process, out, 2)
     process.send_signal(how)
     process.communicate(timeout=60)
     (folder,) = (out / "runs").iterdir()
@@ -102,7 +103,7 @@ def test_ctrl_c_is_one_line_although_a_worker_is_idle(tmp_path, grid):
 def test_killed_worker_is_reported_in_one_line(tmp_path, grid):
     out = tmp_path / "out"
     process = start(grid(epochs=150), "--out", out, "--workers", 1)
-    wait_for_epochs(out, 3)
+    wait_for_epochs(process, out, 3)
     (note,) = (out / "notes").iterdir()
     os.kill(json.loads(note.read_text())["process"], signal.SIGKILL)
     _, error = process.communicate(timeout=60)
