@@ -235,8 +235,8 @@ def test_collapse_of_beliefs_is_reported(caplog):
 def test_result_reports_where_self_training_started():
     result = run(SELF_TRAINING, device="cpu")
     assert result["accuracy_last_before_self_training"] is not None
-    assert sum(result["prior"]) == pytest.approx(1)
-    assert result["self_training_lr"] > 0
+    assert sum(result["class_prior"]) == pytest.approx(1)
+    assert result["self_training_lr_used"] > 0
     assert result["accuracy_last_mirrored"] is None, "digits must not be mirrored"
 
 

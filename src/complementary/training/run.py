@@ -312,8 +312,8 @@ def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
     return {
         **{f"{name}_before_self_training": before.get(name) for name in names},
         "accuracy_last_mirrored": trainer.mirrored_accuracy(),
-        "self_training_lr": trainer.lr,
-        "prior": before["prior"],
+        "self_training_lr_used": trainer.lr,
+        "class_prior": before["prior"],
         "gauge_last": last.get("gauge"),
         "confidence_last": last.get("confidence"),
     }
