@@ -165,3 +165,16 @@ def test_answers_can_be_taken_for_some_examples_or_none():
     assert len(answers().take(torch.tensor([], dtype=torch.int64))) == 0
     names = Split(VECTORS, TRUTH, names=np.array(list("abcd"))).take(torch.tensor([2, 0])).names
     assert names.tolist() == ["c", "a"]
+
+
+@pytest.mark.parametrize("kind", [complex, str, bytes, "M8[s]", "text as objects", "complex as objects"])
+def test_as_inputs_refuses_what_is_not_a_real_number(kind):
+    """Numbers written as text, and complex numbers, would be converted without a word."""
+    values = np.array([[1, 2], [3, 4]])
+    if isinstance(kind, str) and kind.endswith("objects"):
+        array = values.astype(str if "text" in kind else complex).astype(object)
+    else:
+        array = values.astype(kind)
+    with pytest.raises(UserError):
+        as_inputs(array)
+    assert as_inputs(values.astype(object)).tolist() == values.tolist()

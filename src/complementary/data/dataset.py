@@ -177,6 +177,8 @@ def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
     """
     array = np.asarray(X)
     found = f"{name} has type {array.dtype} and shape {list(array.shape)}"
+    if array.dtype.kind == "O" and any(isinstance(value, str | bytes) for value in array.flat):
+        raise UserError(f"{name} contains text, that is, values that are not numbers; encode them first.")
     if array.ndim == 2 and array.dtype.kind in "fiubO":
         try:
             with np.errstate(over="ignore"):
