@@ -38,13 +38,15 @@ def main(arguments: list[str]) -> None:
     from complementary.data.selection import fit_batch
     from complementary.engine.distributed import join_processes
     from complementary.training.run import run
+    from complementary.training.task import uses_oracle
 
     with join_processes(options.device) as processes:
         dataset = None
         if not is_given("batch", options, arguments):
             dataset = data.load(config.dataset.data)
             config = fit_batch(config, dataset, processes.world_size)
-        out = options.folder(config.dataset.data, config.training.loss, config.mixing.mix, config.seed)
+        oracle = ("oracle",) if uses_oracle(config) else ()
+        out = options.folder(config.dataset.data, config.training.loss, config.mixing.mix, *oracle, config.seed)
         shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test accuracy"}
         with training_progress(shown) if processes.is_main else nullcontext() as progress:
             result = run(config, out, progress=progress, dataset=dataset, **options.run_arguments(processes))
@@ -54,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 ROWS = {
     "accuracy_last": "test accuracy, last epoch",
-    "accuracy_selected": "test accuracy, epoch selected without true labels (SCEL)",
+    "accuracy_selected": "test accuracy, epoch selected without true labels",
     "accuracy_selected_before_self_training": "the same before self-training",
     "estimated_accuracy_selected": "accuracy on data like yours, estimated without true labels",
     "estimated_balanced_accuracy_selected": "the same on classes of equal size",
