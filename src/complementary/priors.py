@@ -125,7 +125,7 @@ def _evidence(difference: Tensor, covariance: Tensor) -> Tensor:
     """
     statistic, free = difference @ torch.linalg.pinv(covariance, rtol=1e-9) @ difference, len(difference) - 1
     critical = free * (1 - 2 / (9 * free) + 1.645 * (2 / (9 * free)) ** 0.5) ** 3  # Wilson and Hilferty
-    return (1 - critical / statistic.clamp_min(1e-12)).clamp_min(0)
+    return torch.clamp(1 - critical / statistic.clamp_min(1e-12), min=0)
 
 
 def _normalize(share: Tensor) -> Tensor:

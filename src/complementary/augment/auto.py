@@ -503,5 +503,5 @@ def build(name: str, mean: Sequence[float] | None = None) -> Policy | None:
     """
     policy = POLICIES[one_of("The policy", name, POLICIES, "policy")]
     if policy in (Cutout, Strong) and mean is not None:
-        return policy(fill=tuple(round(255 * m) for m in mean))  # type: ignore[misc]
+        return policy(fill=tuple(round(255 * m) for m in mean))
     return None if policy is None else policy()

@@ -46,7 +46,9 @@ def main(arguments: list[str]) -> None:
             dataset = data.load(config.dataset.data)
             config = fit_batch(config, dataset, processes.world_size)
         oracle = ("oracle",) if uses_oracle(config) else ()
-        out = options.folder(config.dataset.data, config.training.loss, config.mixing.mix, *oracle, config.seed)
+        t, mix = config.training, config.mixing.mix
+        method = (t.loss, mix) if t.recipe == "custom" else (t.recipe,)
+        out = options.folder(config.dataset.data, *method, *oracle, config.seed)
         shown = {"loss": "loss", "scel": "SCEL", "accuracy": "test accuracy"}
         with training_progress(shown) if processes.is_main else nullcontext() as progress:
             result = run(config, out, progress=progress, dataset=dataset, **options.run_arguments(processes))

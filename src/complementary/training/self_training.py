@@ -153,7 +153,7 @@ class SelfTrainer(Trainer):
         likelihood = self.processes.all_gather_batch(self.log_likelihood[index])
         found, posterior = self.to_beliefs(remembered, likelihood, self.alignment())
         self.mean_posterior.lerp_(posterior.mean(0), 1 - ALIGNMENT)
-        return self.processes.own_part(found)  # type: ignore[no-any-return]
+        return self.processes.own_part(found)
 
     def alignment(self) -> Tensor:
         """Factors that align the mean of the posteriors with the prior, [K]."""
