@@ -140,6 +140,15 @@ def test_print_result_says_that_true_labels_were_used(capsys, tmp_path):
     assert "oracle" in capsys.readouterr().out.lower()
 
 
+def test_train_with_an_oracle_says_so_on_screen_and_in_the_name_of_its_folder(cll, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for mix, name in (("intra-class", "digits-s-nl-intra-class-oracle-0"), ("none", "digits-s-nl-none-0")):
+        status, out, _ = cll("train", "--data", "digits", "--mix", mix, "--epochs", 1)
+        assert status == 0
+        assert (tmp_path / "runs" / name / "result.json").exists()
+        assert ("trained with the help of true labels" in out) == (mix == "intra-class")
+
+
 def test_train_with_a_singular_transition_has_no_accuracy_estimate(cll, tmp_path):
     status, out, _ = cll("train", "--labels", "noisy:0.1", "--mix", "none", "--epochs", 1, "--out", tmp_path / "x")
     assert status == 0

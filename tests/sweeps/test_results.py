@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from complementary import files
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.reports.tables import Spread
 from complementary.sweeps.results import (
@@ -14,6 +15,7 @@ from complementary.sweeps.results import (
     Damaged,
     NotAResult,
     Query,
+    StoredResults,
     Summary,
     caption,
     find,
@@ -295,9 +297,9 @@ def test_render_has_a_caption_and_a_table_for_each_value_of_by(results):
 
 def test_render_csv_has_a_line_per_group_in_full_precision(results):
     lines = render(summarize(results, Query({}, ("loss",), ("mix", "long_tail"))), "csv").splitlines()
-    assert lines[0] == "loss,mix,long_tail,value,mean,std,n"
-    *keys, name, mean, deviation, count = lines[1].split(",")
-    assert (keys, name, count) == (["s-nl", "none", "2"], "accuracy_last", "3")
+    assert lines[0] == "loss,mix,long_tail,value,mean,std,n,oracle"
+    *keys, name, mean, deviation, count, oracle = lines[1].split(",")
+    assert (keys, name, count, oracle) == (["s-nl", "none", "2"], "accuracy_last", "3", "false")
     assert float(mean) == statistics.fmean([0.21, 0.22, 0.23])
     assert float(deviation) == pytest.approx(0.01)
 
@@ -309,6 +311,24 @@ def test_pivot_leaves_missing_cells_blank_and_drops_empty_rows():
     assert plain.header == ["loss", "0.1", "0.4"]
     assert plain.rows == [["dm", "", "50.00 (1)"]]
     assert mixed.rows == [["s-nl", "50.00 (1)", ""], ["dm", "50.00 (1)", ""]]
+
+
+def test_tables_mark_what_used_true_labels():
+    rows = [
+        {**Config().flat(), "mix": mix, "accuracy_last": 0.5, "accuracy_best_on_test": 0.6}
+        for mix in ("icm", "intra-class")
+    ]
+    rows[1]["uses_oracle"] = True
+    query = Query({}, ("mix",), value=("accuracy_last", "accuracy_best_on_test"))
+    summary = summarize(StoredResults(rows), query)
+    (table,) = pivot(summary)
+    assert table.header == ["mix", "accuracy_last", "accuracy_best_on_test (oracle)"]
+    assert table.rows == [
+        ["icm", "50.00 (1)", "60.00 (1)"],
+        ["intra-class", *["50.00 (1) (oracle)", "60.00 (1) (oracle)"]],
+    ]
+    marks = [line.split(",")[-1] for line in render(summary, "csv").splitlines()]
+    assert marks == ["oracle", "false", "true", "true", "true"]
 
 
 def test_pivot_shows_several_metrics_side_by_side_and_only_fractions_in_percent():

@@ -210,6 +210,8 @@ class Summary:
     """The query, completed if it named no options."""
     groups: dict[tuple[Any, ...], dict[str, Spread | None]]
     """Values of the options `Query.keys` -> metric -> spread, in order."""
+    oracles: frozenset[tuple[Any, ...]] = frozenset()
+    """The groups with a run that was trained with the help of true labels."""
 
     def levels(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
         """All combinations of values of these options, in order."""
@@ -235,7 +237,8 @@ def summarize(results: StoredResults, query: Query) -> Summary:
         members.setdefault(tuple(row[key] for key in query.keys), []).append(row)
     _check_only_seeds_differ(members.values())
     order = sorted(members, key=lambda values: _sort_key(query, query.keys, values))
-    return Summary(query, {key: {name: _spread(members[key], name) for name in query.value} for key in order})
+    oracles = frozenset(key for key, runs in members.items() if any(row.get("uses_oracle") for row in runs))
+    return Summary(query, {key: {name: _spread(members[key], name) for name in query.value} for key in order}, oracles)
 
 
 def _matching(results: StoredResults, where: dict[str, list[Any]]) -> list[Row]:
@@ -319,15 +322,19 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def render(summary: Summary, form: str) -> str:
-    """The summary as text, markdown, latex or csv; csv has one line per group and metric in full precision."""
+    """The summary as text, markdown, latex or csv; csv has one line per group and metric in full precision.
+
+    What used true labels is marked: groups of runs that were trained with them, and the best epoch on the test set.
+    """
     if form != "csv":
         return tables.FORMATS[form](caption(summary.query), pivot(summary))
     lines = []
     for values, spreads in summary.groups.items():
         for name, spread in spreads.items():
             numbers = ("", "", 0) if spread is None else (spread.mean, spread.deviation, spread.count)
-            lines.append([*map(show, values), name, *numbers])
-    return tables.csv([*summary.query.keys, "value", "mean", "std", "n"], lines)
+            oracle = values in summary.oracles or _needs_truth(name)
+            lines.append([*map(show, values), name, *numbers, show(oracle)])
+    return tables.csv([*summary.query.keys, "value", "mean", "std", "n", "oracle"], lines)
 
 
 def caption(query: Query) -> str:
@@ -347,10 +354,14 @@ def pivot(summary: Summary) -> list[Table]:
     for by in summary.levels(query.by):
         rows = []
         for row in summary.levels(query.rows):
-            spreads = [summary.groups.get((*by, *row, *column), {}).get(name) for column, name in columns]
+            groups = [(*by, *row, *column) for column, _ in columns]
+            spreads = [summary.groups.get(key, {}).get(name) for key, (_, name) in zip(groups, columns, strict=True)]
             if any(spreads):
+                marks = [
+                    " (oracle)" if s and key in summary.oracles else "" for s, key in zip(spreads, groups, strict=True)
+                ]
                 cells = [show_spread(s, is_percent(name)) for s, (_, name) in zip(spreads, columns, strict=True)]
-                rows.append([*map(show, row), *cells])
+                rows.append([*map(show, row), *(cell + mark for cell, mark in zip(cells, marks, strict=True))])
         title = ", ".join(f"{name} = {show(value)}" for name, value in zip(query.by, by, strict=True))
         made.append(Table(title, header, rows, len(query.rows)))
     return made
@@ -359,7 +370,12 @@ def pivot(summary: Summary) -> list[Table]:
 def _column_title(query: Query, column: tuple[Any, ...], name: str) -> str:
     """The values of the column's options, and the metric if there are several or nothing else."""
     named = len(query.value) > 1 or not column
-    return ", ".join([*map(show, column), *([name] if named else [])])
+    return ", ".join([*map(show, column), *([name + " (oracle)" * _needs_truth(name)] if named else [])])
+
+
+def _needs_truth(metric: str) -> bool:
+    """Whether a metric was chosen with the true labels of the test set, and its name does not say oracle."""
+    return metric.endswith("_on_test")
 
 
 def show(value: Any) -> str:

@@ -20,7 +20,7 @@ SHARPNESS = (0.0, *(2.0 ** (i / 6 - 6) for i in range(61)))
 2^(1/6), so that the minimum is missed by less than 1e-4 nats."""
 CONFIDENCE = 2.5
 """Standard errors by which the best epoch must not be worse than the last one by more than `MARGIN`."""
-MARGIN = 2.0
+MARGIN = 0.5
 """In points of accuracy."""
 
 

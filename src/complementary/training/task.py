@@ -266,14 +266,19 @@ def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | No
     return mixer
 
 
+def uses_oracle(config: Config) -> bool:
+    """Whether a training is given true labels: for its loss or its mixer."""
+    oracle_loss = config.training.transition == "oracle" and method_of(config.training.loss).matrix != "not used"
+    return oracle_loss or config.mixed_within == "truth"
+
+
 def _summarize(config: Config, task: Task, truth: Tensor | None) -> dict[str, Any]:
     """What the result reports about the data; ``truth`` int [N] adds oracle metrics."""
-    oracle_loss = config.training.transition == "oracle" and method_of(config.training.loss).matrix != "not used"
     summary: dict[str, Any] = {
         "examples": len(task.train),
         "held_out": len(task.validation),
         "label_counts": task.excluded.sum(0).tolist(),
-        "uses_oracle": oracle_loss or config.mixed_within == "truth",
+        "uses_oracle": uses_oracle(config),
     }
     if truth is None:
         return summary
