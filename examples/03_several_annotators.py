@@ -1,6 +1,8 @@
-"""Several annotators who answer yes or no about handwritten digits: train on the answers, then ask who is careless.
+"""Several annotators: who is careless?
 
-Each annotator is asked about one class per image. "Yes" excludes all other classes, "no" only the one asked about.
+Three people answer yes or no about handwritten digits. Each is asked about one class per image. "Yes" excludes all
+other classes, "no" only the one asked about. One of them is always right, one is wrong now and then, and one often
+clicks the wrong button. Train on all answers, then ask how often each annotator is wrong.
 """
 
 import numpy as np
@@ -50,3 +52,6 @@ rates = scores.annotator_error_rates(torch.from_numpy(np.array(answers)), who, j
 for person, rate in rates.items():
     truly = np.mean([error for error, each in zip(wrong, who, strict=True) if each == person])
     print(f"{person}: wrong in {rate.value:.3f} ± {rate.error:.3f} of {rate.answers} answers (truly {truly:.3f})")
+
+# No true label is used for the rates; the last column compares them with the truth. The answers of `cll data import`
+# keep their annotators, and `cll report` shows this table for a run.

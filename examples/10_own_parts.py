@@ -1,7 +1,7 @@
-"""Your own loss, mixer, encoder and dataset, without a change to the package.
+"""Your own loss, mixer, encoder and dataset, without a change to the package
 
-In Python, pass the function or class. On the command line, name it, from the folder of this file:
-PYTHONPATH=. cll train --data own_parts:stripes --loss own_parts:squared --mix own_parts:SameSide
+In Python, pass the function or class. On the command line, name it as module:name. If this file is called
+own_parts.py: `PYTHONPATH=. cll train --data own_parts:stripes --loss own_parts:squared --mix own_parts:SameSide`.
 """
 
 from typing import ClassVar
@@ -45,3 +45,6 @@ def stripes() -> Dataset:
 if __name__ == "__main__":
     config = Config.of(data=stripes, loss=squared, mix=SameSide, encoder=edges, clusters=8, epochs=15, batch=128)
     print(f"{config.training.loss}: test accuracy {run(config, device='cpu')['accuracy_last']:.3f}")
+
+# The configuration stores the names, so that the run can be repeated where the module can be imported. A package can
+# register short names as entry points (see the guide on methods).
