@@ -90,8 +90,8 @@ RUNS = (
     Case("run, noise .05", "noisy:0.05", 5, 2000, repeats=200),
     Case("run, 2 labels", "uniform", 5, 1000, per_example=2, repeats=200),
     Case("run, long tail 4:1", "uniform", 4, 6000, tail=4, repeats=200),
-    Case("run, matrix estimated, biased 3:1", "biased:3", 4, 3000, transition="estimate", repeats=100),
-    Case("run, matrix estimated, noise .05", "noisy:0.05", 4, 3000, transition="estimate", repeats=100),
+    Case("run, matrix estimated, biased 3:1", "biased:3", 4, 3000, transition="estimate", repeats=60),
+    Case("run, matrix estimated, noise .05", "noisy:0.05", 4, 3000, transition="estimate", repeats=60),
 )
 
 

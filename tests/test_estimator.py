@@ -209,13 +209,37 @@ def test_pipeline_and_grid_search_work_without_true_labels(digits):
     scoring = ComplementaryClassifier.estimated_accuracy
     search = GridSearchCV(ComplementaryClassifier(mix="none", epochs=8), {"lr": [1e-6, 3e-3]}, cv=2, scoring=scoring)
     assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
-
-
-def test_score_with_complementary_labels_warns_about_the_worst_model(digits, fitted):
-    _, vectors, truth, excluded = digits
+    search = GridSearchCV(ComplementaryClassifier(mix="none", epochs=8), {"lr": [1e-6, 3e-3]}, cv=2)
     with pytest.warns(UserWarning, match="significantly below chance"):
-        fitted.score(vectors, excluded.argmax(1))
+        assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
+
+
+def test_score_with_complementary_labels_warns_and_is_the_estimated_accuracy(digits, fitted):
+    _, vectors, truth, excluded = digits
+    one = excluded.argmax(1)
+    with pytest.warns(UserWarning, match="significantly below chance"):
+        assert fitted.score(vectors, one) == pytest.approx(fitted.estimated_accuracy(vectors, one))
     fitted.score(vectors, truth)  # no warning: warnings are errors in the tests
+
+
+def test_accuracy_estimate_has_the_value_of_estimated_accuracy_and_an_interval(digits, fitted):
+    _, vectors, _, excluded = digits
+    found = fitted.accuracy_estimate(vectors, excluded)
+    assert found.value == pytest.approx(fitted.estimated_accuracy(vectors, excluded), abs=1e-4)
+    assert found.low < found.value < found.high
+    assert found.population == "data"
+    balanced = fitted.accuracy_estimate(vectors, excluded, population="balanced")
+    assert balanced.population == "balanced"
+
+
+def test_accuracy_estimate_includes_the_error_of_an_estimated_matrix(digits):
+    _, vectors, _, excluded = digits
+    known = ComplementaryClassifier(mix="none", epochs=2, batch=128).fit(vectors, excluded)
+    assert known.transition_estimate_ is None
+    options = {"transition": "estimate", "config": {"estimate_epochs": 1}}
+    model = ComplementaryClassifier(mix="none", epochs=2, batch=128, **options).fit(vectors, excluded)
+    assert np.array_equal(model.transition_estimate_.matrix.numpy(), model.transition_)
+    assert pickle.loads(pickle.dumps(model)).accuracy_estimate(vectors, excluded).examples == len(vectors)
 
 
 def test_pickle_gives_the_same_predictions(digits, fitted):

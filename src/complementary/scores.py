@@ -53,9 +53,10 @@ def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
 
 
 def estimated_accuracy(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
-    """Unbiased estimate of the accuracy from complementary labels: the URE of the 0-1 loss.
+    """Estimate of the accuracy from complementary labels: the URE of the 0-1 loss.
 
-    For uniform labels it is 1 - (K - 1) x (share of predictions that name an excluded class).
+    It is unbiased for predictions that do not depend on these labels; `accuracy_interval` says how precise it is. For
+    uniform labels it is 1 - (K - 1) x (share of predictions that name an excluded class).
 
     Args:
         logits: [N, K].
