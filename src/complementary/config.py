@@ -215,7 +215,7 @@ class ClusterConfig:
 
     clusters: int = 50
     """Number of clusters (k-means)."""
-    clustering: Literal["kmeans", "spectral"] = "kmeans"
+    clustering: Literal["kmeans", "spectral"] = field(default="kmeans", metadata=ADVANCED)
     """What k-means runs on: the features (as in the paper), or the leading eigenvectors of their neighbor graph
     (often purer clusters; the time grows with the square of the number of examples)."""
     encoder: str = "auto"
@@ -333,7 +333,7 @@ class TrainingConfig:
     """Random crop: pixels of padding; None: an eighth of the image height (0 below 16 pixels); 0: no crop."""
     flip: bool | None = None
     """Random horizontal flips; None: where that keeps the class (not for digits)."""
-    policy: PolicyName = "none"
+    policy: PolicyName = field(default="none", metadata=ADVANCED)
     """Strong augmentation after crop and flip: none, cutout, autoaugment (CIFAR-10's policy) or randaugment."""
 
     def __post_init__(self) -> None:
