@@ -1,4 +1,4 @@
-"""Your own photos: from a folder and a table of answers to predictions, with the command line
+"""Your own photos: from a folder and a table of answers to predictions
 
 Every photo was shown to two people with one question each: "is this a three?" They said no. The answers are in a CSV
 file with a column for the file, the answer and the annotator. One of the photos is broken, and one answer belongs to

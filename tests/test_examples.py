@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SLOW = ("03", "07", "11", "12")
-TESTED_ALONE = ("01",)
+TESTED_ALONE = ("01", "09")
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +91,16 @@ def marked(path):
 
 @pytest.mark.parametrize("path", [marked(path) for path in NUMBERED if path.stem[:2] not in TESTED_ALONE])
 def test_example_prints_the_stored_output(gallery, path, in_folder, capsys):
-    if path.stem == "09_lightning":
-        pytest.importorskip("lightning")
     runpy.run_path(str(path), run_name="__main__")
     assert_same_output(capsys.readouterr().out, gallery.output_of(path).read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+def test_lightning_prints_the_stored_output(gallery):
+    """In its own process, because Lightning warns about the machine."""
+    script = ROOT / "examples/09_lightning.py"
+    assert_same_output(gallery.run(script), gallery.output_of(script).read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
