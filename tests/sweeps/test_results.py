@@ -176,9 +176,9 @@ def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_
             Query(parse_where(["loss=s-exp", "mirror=true"]), value=("accuracy_selected",)),
             "89.22 ± 0.23 (5)",
         ),
-        ("self-training", 5, Query(value=("accuracy_selected",)), "91.57 ± 0.40 (5)"),
-        ("self-training", 5, Query(), "91.77 ± 0.20 (5)"),
-        ("self-training-380", 5, Query(), "90.83 ± 0.12 (5)"),
+        ("self-training", 3, Query(), "94.76 ± 0.11 (3)"),
+        ("self-training", 3, Query(value=("accuracy_last_mirrored",)), "94.99 ± 0.10 (3)"),
+        ("self-training-labels", 2, Query(parse_where(["labels=biased:10"])), "93.90 (1)"),
         ("features-labels", 60, Query(parse_where(["data=aclcifar10", "loss=fwd"])), "81.67 ± 0.18 (3)"),
     ],
 )
@@ -190,7 +190,7 @@ def test_stored_results_have_the_documented_means(folder, runs, query, wanted):
 
 
 def test_stored_results_are_named_after_their_configuration():
-    for folder in ("features", "features-800", "features-labels", "self-training"):
+    for folder in ("features", "features-800", "features-labels", "self-training", "self-training-labels"):
         for row in read_results([STORED / folder]).rows:
             assert row["config_hash"][:12] in row["path"]
 
