@@ -90,8 +90,8 @@ def _features(cifar: Dataset, chosen: Tensor) -> Dataset:
         return extract_features(backbone, Rows(images, torch.arange(len(images))), mean, std).float()
 
     train = extract_features(backbone, Rows(cifar.train.inputs, chosen), mean, std).float()
-    moments = {"mean": tuple(train.mean(0).tolist()), "std": tuple(train.std(0).tolist())}
-    return dataclasses.replace(_with(cifar, train, chosen, embed, 2_000), **moments)
+    center, spread = tuple(train.mean(0).tolist()), tuple(train.std(0).tolist())
+    return dataclasses.replace(_with(cifar, train, chosen, embed, 2_000), mean=center, std=spread)
 
 
 def _with(cifar: Dataset, inputs: Tensor, chosen: Tensor, change: Callable[[Tensor], Tensor], test: int) -> Dataset:

@@ -449,7 +449,7 @@ def _distances_from_mixed(inputs: list[Tensor], weight: Tensor) -> Tensor:
 
 def _norm(difference: Tensor) -> Tensor:
     """Length of each row, in float32. [B, ...] -> [B]."""
-    return difference.flatten(1).float().norm(dim=1)
+    return torch.linalg.vector_norm(difference.flatten(1).float(), dim=1)
 
 
 MIXERS: dict[str, type[GroupMixup] | None] = {

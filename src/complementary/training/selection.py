@@ -108,4 +108,5 @@ def nats_per_point(transition: Tensor) -> float:
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return torch.special.entr(p).sum(-1)
+    found: Tensor = torch.special.entr(p).sum(-1)
+    return found
