@@ -449,7 +449,8 @@ def _distances_from_mixed(inputs: list[Tensor], weight: Tensor) -> Tensor:
 
 def _norm(difference: Tensor) -> Tensor:
     """Length of each row, in float32. [B, ...] -> [B]."""
-    return torch.linalg.vector_norm(difference.flatten(1).float(), dim=1)
+    length: Tensor = torch.linalg.vector_norm(difference.flatten(1).float(), dim=1)
+    return length
 
 
 MIXERS: dict[str, type[GroupMixup] | None] = {
