@@ -13,6 +13,7 @@ from complementary.errors import UserError
 from complementary.losses.registry import LOSS_METHODS
 
 SIGNIFICANT = 0.05
+WANTED, HEADS = ("cifar10", "cifar20", "mnist", "fmnist"), ("linear", "mlp")
 TITLES = {"cifar10": "CIFAR-10", "cifar20": "CIFAR-20", "mnist": "MNIST", "fmnist": "Fashion-MNIST", "digits": "digits"}
 
 
@@ -107,7 +108,7 @@ def render(folder: Path) -> str:
     parts = [INTRODUCTION.format(columns=len(columns)), _summary(columns)]
     for study in studies:
         parts += [f"## {study.title}\n", _conditions(study), _table(study)]
-    parts.append(_choice(columns))
+    parts += [_choice(columns), _missing(studies)]
     return "\n".join(parts)
 
 
@@ -122,7 +123,8 @@ with the lowest mean of that score over the seeds, so **no true label is used fo
 balanced, also for the long tail. Numbers are test accuracies in %, mean ± standard deviation over seeds.
 
 Losses with a matrix get the one that the labels were drawn with; for ACL labels, whose matrix is not known, the uniform
-one. Priors are estimated from the labels.
+one. Priors are estimated from the labels. Seeds differ in labels and initial weights; the examples are the same. ACL
+labels come with the data, so there seeds differ in initial weights only.
 
 All heads of a loss are trained as one computation (`benchmarks/methods.py`), because {columns} columns with 25 losses,
 several learning rates and seeds would be thousands of runs. `cll sweep results/grids/methods.toml` trains the same
@@ -208,3 +210,15 @@ def _choice(columns: list[tuple[Study, Column]]) -> str:
             where = where if gap > 0 else ""
             lines.append(f"| `{loss}` | {100 * mean:.1f} | {100 * gap:.1f} | {where} | {same} of {len(gaps)} |")
     return "\n".join(lines) + "\n"
+
+
+def _missing(studies: list[Study]) -> str:
+    """What is not measured yet."""
+    known = {(study.conditions["data"], study.conditions["head"]) for study in studies}
+    open_ = [f"{TITLES[data]} ({head})" for data in WANTED for head in HEADS if (data, head) not in known]
+    if not open_:
+        return ""
+    return (
+        f"## Not measured yet\n\n{', '.join(open_)}. With an encoder for the dataset: `python -m benchmarks.methods run "
+        "--data NAME --encoder file:WEIGHTS`, best on a GPU.\n"
+    )
