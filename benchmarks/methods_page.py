@@ -219,6 +219,6 @@ def _missing(studies: list[Study]) -> str:
     if not open_:
         return ""
     return (
-        f"## Not measured yet\n\n{', '.join(open_)}. With an encoder for the dataset: `python -m benchmarks.methods run "
+        f"## Not measured yet\n\n{', '.join(open_)}. With an encoder for it: `python -m benchmarks.methods run "
         "--data NAME --encoder file:WEIGHTS`, best on a GPU.\n"
     )
