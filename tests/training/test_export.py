@@ -49,6 +49,13 @@ def test_pipeline_computes_what_the_predictor_does(name):
     assert torch.allclose(Pipeline(predictor)(inputs), predictor(inputs), atol=1e-6)
 
 
+def test_networks_that_predict_labels_are_refused(tmp_path):
+    predictor = dataclasses.replace(on_vectors(), decoder=(torch.eye(3), torch.eye(3)))
+    with pytest.raises(UserError, match="predicts labels"):
+        export(predictor, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_temperature_is_part_of_the_prediction():
     predictor = on_features(temperature=1.0)
     inputs = example_inputs(predictor, 5)

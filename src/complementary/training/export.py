@@ -112,6 +112,12 @@ def export(
     if opset not in OPSETS:
         found = f"The ONNX opset {opset} cannot be written"
         raise UserError(f"{found}; choose one from {OPSETS[0]} to {OPSETS[-1]} (most runtimes: 18).", "opset")
+    if predictor.decoder is not None:
+        raise UserError(
+            "This network predicts labels, not classes (its loss is one of cpe-i, cpe-f and cpe-t), and such networks "
+            "cannot be exported; train with another loss, such as fwd.",
+            "loss",
+        )
     folder, predictor = Path(folder), predictor.to("cpu")
     try:
         folder.mkdir(parents=True, exist_ok=True)
