@@ -176,7 +176,7 @@ def forward_backward(trainer: Trainer, model: nn.Module, x: Tensor, excluded: Te
     model.train()
     with trainer.engine.autocast():
         logits = trainer.forward(model, x)
-    loss: Tensor = trainer.loss(logits, excluded, trainer.loss_transition).mean()
+    loss: Tensor = trainer.loss(logits, excluded).mean()
     model.zero_grad(set_to_none=True)
     loss.backward()
     return loss.detach()

@@ -20,6 +20,7 @@ from complementary.augment.auto import (
     Draw,
     Operation,
     RandAugment,
+    Strong,
     build,
     histogram,
     magnitudes,
@@ -292,10 +293,21 @@ def test_policy_has_a_draw_per_image(name):
 
 
 def test_build_policies():
-    assert list(POLICIES) == ["none", "cutout", "autoaugment", "randaugment"]
+    assert set(POLICIES) == {"none", "cutout", "autoaugment", "randaugment", "strong"}
     assert build("none") is None
     assert build("cutout", mean=(0.4914, 0.4822, 0.4465)) == Cutout(fill=(125, 123, 114))
     assert build("randaugment", mean=(0.5,)) == RandAugment()
+    assert build("strong", mean=(0.4914, 0.4822, 0.4465)) == Strong(fill=(125, 123, 114))
+
+
+def test_strong_policy_is_randaugment_then_cutout():
+    images, drawn = random_images(8), Strong().draw(8, (3, 32, 32), torch.device("cpu"), generator(0, "p"))
+    wanted = Cutout().apply(RandAugment().apply(images, drawn[0]), drawn[1])
+    assert torch.equal(Strong().apply(images, drawn), wanted)
+    assert not torch.equal(wanted, images)
+
+
+def test_unknown_policy_is_refused():
     with pytest.raises(UserError, match="mixup"):
         build("mixup")
 

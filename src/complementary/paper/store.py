@@ -187,13 +187,14 @@ class Results:
         return self._deviations[key]
 
     def find_noise(self, setting: Setting, protocol: Protocol) -> Runs:
-        """The noise ratios of a setting, one for each seed: counted alone, or by a training run of any length.
+        """The noise ratios of a setting, one for each seed: counted alone, or by the longest training run.
 
         If clusters of several origins were used, those with most seeds count.
         """
         origins: dict[tuple[Any, ...], dict[int, Row]] = {}
         name = _identity_of(setting, protocol)
-        for row in [*self._noise.get(name, []), *self._known.get(name, [])]:
+        trained = sorted(self._known.get(name, []), key=lambda row: -row["epochs"])
+        for row in [*self._noise.get(name, []), *trained]:
             if row.get("oracle_noise_ratio") is not None:
                 origins.setdefault(_origin(row), {}).setdefault(int(row["seed"]), row | {"epochs": None})
         best = max(origins.values(), key=len, default={})
