@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share
 
 
 torch.set_num_threads(1)
-# a shell starts a background job with SIGINT ignored, and its processes inherit that: tests of Ctrl-C would wait forever
+# a shell starts a background job with SIGINT ignored, and its processes inherit it: tests of Ctrl-C would hang
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
