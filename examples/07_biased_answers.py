@@ -1,6 +1,6 @@
 """Biased answers: people exclude some classes far more often than others
 
-Asked what a picture is not, people name what comes to mind first: here the first of five classes is named ten times
+Asked what a picture is not, people name what comes to mind first: here the first of five classes is named six times
 as often as the last. Losses for uniform answers take this for information about the pictures. The transition matrix
 says how answers arise from the true class, and it can be estimated without any true label. The data are random
 vectors around five centers.
@@ -15,7 +15,7 @@ random = np.random.default_rng(0)
 centers = random.normal(size=(5, 8)) * 1.2
 y = random.integers(0, 5, 8000)
 X = centers[y] + random.normal(size=(8000, 8))
-truth = transitions.biased(5, ratio=10)
+truth = transitions.biased(5, ratio=6)
 excluded = labels.draw(torch.from_numpy(y), truth, seed=0)  # in real life, these are your answers
 train, test = slice(4000), slice(4000, None)
 

@@ -108,15 +108,6 @@ def test_same_seed_gives_the_same_classifier(digits):
     assert (a == b).all()
 
 
-@pytest.mark.slow
-def test_readme_example_gives_the_documented_accuracy():
-    x, y = load_digits(return_X_y=True)
-    not_y = (y + np.random.default_rng(0).integers(1, 10, len(y))) % 10
-    model = ComplementaryClassifier(mix="icm", clusters=50, epochs=100).fit(x[:1500], not_y[:1500])
-    assert model.score(x[1500:], y[1500:]) == pytest.approx(0.832, abs=0.01)
-    assert model.estimated_accuracy(x[1500:], not_y[1500:]) == pytest.approx(0.88, abs=0.02)
-
-
 def test_auto_batch_and_clusters_shrink_with_the_data(digits, monkeypatch):
     seen = []
 

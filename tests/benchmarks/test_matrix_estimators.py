@@ -20,7 +20,7 @@ def test_compare_sees_noise_only_if_cross_fitted():
     assert name in CASES
     unseen, seen = (found[k]["diagonal"] for k in ("EM, cross-fitted", "EM, the trained examples"))
     assert seen < unseen
-    assert unseen == pytest.approx(0.1, abs=0.04)
+    assert unseen == pytest.approx(0.1, abs=0.06), "2,000 examples only"
 
 
 @pytest.mark.slow
