@@ -59,6 +59,8 @@ def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():
     many = dataset_of(torch.randn(50 * 9, 5))
     assert resolve(AUTO, many, CPU).training.transition == "estimate"
     assert resolve(AUTO, VECTORS, CPU).training.transition == "auto"
+    many_images = dataset_of(torch.randint(256, (50 * 9, 3, 16, 16), dtype=torch.uint8))
+    assert resolve(AUTO, many_images, CPU).training.transition == "auto", "15 trainings of a CNN are too slow"
     drawn = resolve(Config.of(recipe="auto"), data.load("digits"), CPU)
     assert drawn.training.transition == "auto", "labels that are drawn have a known matrix"
 

@@ -7,7 +7,8 @@
 | images without one, on a GPU | the same after pretraining SimSiam |
 | images without one, on a CPU | ICM within clusters of pixels, then self-training |
 
-If the labels came with the data and there are enough of them, the transition matrix is estimated, too.
+If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
+without an encoder it is not: the 15 trainings of an estimate would take longer than all the rest.
 """
 
 import logging
@@ -23,7 +24,7 @@ from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
-FIRST_STEPS, STEPS = 1500, 3000  # of the first classifier and of self-training, without an encoder
+STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 50,000
 
 
@@ -55,7 +56,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
     options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
     if dataset.train.inputs.ndim == 2:
-        road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"])
+        road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
     else:
         encoder: str | None = config.cluster.encoder
         found = find_encoder_of(dataset, examples) if encoder == "auto" else None if encoder == "pixels" else encoder
@@ -67,18 +68,19 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
         else:
             road = "images without an encoder, no GPU to pretrain one: ICM on pixels, then self-training"
-            options |= _raw(count, options["batch"])
-    if label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
+            options |= _raw(count, options["batch"], "images")
+    cheap = dataset.train.inputs.ndim == 2 or "encoder" in options
+    if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
         road += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", road)
     return Config().with_(**({"recipe": "self-training"} | options | given))
 
 
-def _raw(count: int, batch: int) -> dict[str, Any]:
-    """Options of self-training without an encoder, with a number of epochs that suits ``count`` examples."""
+def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
+    """Options of self-training without an encoder, with a number of epochs that suits ``count`` vectors or images."""
     steps = max(1, int(0.9 * count) // batch)
-    epochs, self_training = (max(20, min(150, -(-wanted // steps))) for wanted in (FIRST_STEPS, STEPS))
+    epochs, self_training = (max(20, min(150, -(-wanted // steps))) for wanted in STEPS[kind])
     clusters = min(50, max(2, count // 20))
     return {
         "inputs": "raw",
