@@ -45,8 +45,11 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
     on_gpu = resolve(AUTO, IMAGES, GPU)
     assert (on_gpu.dataset.inputs, on_gpu.cluster.encoder) == ("features", "simsiam")
     monkeypatch.setattr(recipes, "find_encoder_of", lambda *_: EncoderSpec.parse("run:runs/encoder"))
-    found = resolve(AUTO, IMAGES, CPU)
-    assert (found.dataset.inputs, found.cluster.encoder) == ("features", "run:runs/encoder")
+    for device, recipe in ((CPU, "features"), (GPU, "self-training")):
+        found = resolve(AUTO, IMAGES, device)
+        assert (found.dataset.inputs, found.cluster.encoder) == ("features", "run:runs/encoder")
+        assert found.training.recipe == recipe
+        assert bool(found.pseudo_labels.self_training) == (device is GPU)
 
 
 def test_auto_keeps_options_that_were_given():

@@ -3,7 +3,8 @@
 | data | recipe = auto |
 |---|---|
 | vectors | ICM within clusters of the vectors, then self-training |
-| images with an encoder (given, cached or stored) | a linear layer on its features, then self-training |
+| images with an encoder (given, cached or stored), on a GPU | a linear layer on its features, then self-training |
+| images with an encoder, on a CPU | a linear layer on its features: fine-tuning the encoder would take hours |
 | images without one, on a GPU | the same after pretraining SimSiam |
 | images without one, on a CPU | ICM within clusters of pixels, then self-training |
 
@@ -54,27 +55,34 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     count, classes = excluded.shape
     if count < classes:
         raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
+    recipe = "self-training"
     options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
     if dataset.train.inputs.ndim == 2:
         road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
     else:
         encoder: str | None = config.cluster.encoder
         found = find_encoder_of(dataset, examples) if encoder == "auto" else None if encoder == "pixels" else encoder
-        if found is not None:
+        if found is not None and device.type == "cuda":
             road, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
+        elif found is not None:
+            road = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
+            recipe, options = "features", options | {"encoder": str(found)}
         elif device.type == "cuda" and encoder != "pixels":
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
             road = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
         else:
-            road = "images without an encoder, no GPU to pretrain one: ICM on pixels, then self-training"
+            road = (
+                "images without an encoder, no GPU to pretrain one: ICM on pixels, then self-training. For photos, "
+                "encoder = simsiam is far more accurate; it is pretrained first, which takes long on a CPU"
+            )
             options |= _raw(count, options["batch"], "images")
     cheap = dataset.train.inputs.ndim == 2 or "encoder" in options
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
         road += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", road)
-    return Config().with_(**({"recipe": "self-training"} | options | given))
+    return Config().with_(**({"recipe": recipe} | options | given))
 
 
 def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
