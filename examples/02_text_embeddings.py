@@ -1,6 +1,6 @@
 """Text embeddings: tickets that are "not about billing"
 
-A support team wants to sort tickets by topic. Nobody has time to read the list of topics for every ticket, but a
+A support team wants to sort tickets by topic. There is no time to read the list of topics for every ticket, but a
 quick "this is not about X" is cheap. The classifier learns from embeddings of the texts and these answers. Here the
 texts are made of templates, and the embedding is LSA (TF-IDF, then a truncated SVD), which needs no download. Vectors
 of a sentence encoder are used in the same way: `fit(embeddings, not_y)`.

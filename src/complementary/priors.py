@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from complementary.errors import UserError
+from complementary.transitions import is_singular
 
 log = logging.getLogger(__name__)
 FLOOR = 0.02  # no class gets less than this part of an equal share
@@ -95,7 +96,7 @@ def uniform(classes: int) -> Prior:
 def _unbiased(excluded: Tensor, transition: Tensor) -> tuple[Tensor | None, Tensor]:
     """The unbiased estimate [K] and its covariance [K, K]; None if the transition is singular."""
     matrix = transition.double().cpu()
-    if int(torch.linalg.matrix_rank(matrix, rtol=1e-6)) < len(matrix):
+    if is_singular(matrix):
         return None, torch.empty(0)
     labels = excluded.double().cpu()
     labels = labels / labels.sum(1, keepdim=True).clamp_min(1)

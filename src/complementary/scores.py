@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from complementary.errors import UserError
-from complementary.transitions import TransitionEstimate
+from complementary.transitions import TransitionEstimate, is_singular
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
 
@@ -110,13 +110,8 @@ def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
 def _inverse(transition: Tensor, like: Tensor) -> Tensor:
     """T^-1 on the device of ``like``, NaN if T is singular. [K, K]."""
     matrix = transition.double().cpu()
-    inverse = torch.full_like(matrix, math.nan) if _is_singular(matrix) else torch.linalg.pinv(matrix)
+    inverse = torch.full_like(matrix, math.nan) if is_singular(matrix) else torch.linalg.pinv(matrix)
     return inverse.to(like.device, torch.float32)
-
-
-def _is_singular(transition: Tensor) -> bool:
-    """Whether the labels of a transition matrix [K, K] do not determine the classes."""
-    return int(torch.linalg.matrix_rank(transition.double().cpu(), rtol=1e-6)) < len(transition)
 
 
 # --- accuracy with an interval ----------------------------------------------------------------------------------------
@@ -254,7 +249,7 @@ def balanced_accuracy_interval(
 def classes_differ_in_size(excluded: Tensor, transition: Tensor, level: float = 0.01) -> bool:
     """Whether complementary labels [N, K] show that classes are not of equal size (a chi-squared test)."""
     share, matrix = _per_label(excluded.cpu()).double(), transition.double().cpu()
-    if _is_singular(matrix):
+    if is_singular(matrix):
         return False
     expected, observed = matrix.mean(0) * len(share), share.sum(0)
     if bool((observed[expected <= 0] > 0).any()):
@@ -310,7 +305,7 @@ def _matrix_variance(
 
 
 def _not_invertible(matrix: Tensor, estimated: TransitionEstimate | None) -> str:
-    if _is_singular(matrix):
+    if is_singular(matrix):
         return "The transition matrix is singular, so the labels do not determine the classes."
     if estimated is not None and estimated.separation < 2:
         return "The estimated transition matrix cannot be told from a singular one; more labels are needed."
@@ -360,7 +355,7 @@ def estimated_same_class(assignment: Tensor, excluded: Tensor, transition: Tenso
     """
     assignment, excluded, transition = assignment.cpu(), excluded.cpu(), transition.cpu()
     unknown = Estimate(float("nan"), float("nan"))
-    if _is_singular(transition):
+    if is_singular(transition):
         return unknown
     view = _corrected(excluded, transition, torch.zeros(1)).double()  # [N, K], mean: the one-hot vector of the class
     count = torch.bincount(assignment)
@@ -413,8 +408,8 @@ def annotator_error_rates(
     An answer is a mixture of two cases: it is right, and the excluded classes are drawn with the transition matrix
     among those that are not the true class; or it is wrong, and the true class is among them. How likely the answer is
     in each case follows from the model's probabilities. The rate is the most likely weight of the second case. It is
-    found separately for answers that leave one class ("it is a cat") and for others ("not a cat"): whoever is asked
-    "is it a cat?" is wrong in a larger share of the first ones.
+    found separately for answers that leave one class ("it is a cat") and for others ("not a cat"): an annotator who
+    is asked "is it a cat?" is wrong in a larger share of the first ones.
 
     The probabilities must come from a model that was not trained on the answer in question (cross-fitting), and must be
     calibrated: overconfident probabilities make the rates too high, since every mistake of the model counts against the

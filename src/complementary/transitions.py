@@ -419,3 +419,16 @@ def _shrink(matrix: Tensor, variance: Tensor, examples: Tensor) -> Tensor:
     kept = max(spread, 0.0) * simple**2
     shrunk = simple + kept / (kept + variance.clamp_min(1e-15)) * (matrix - simple)
     return _normalize_rows(shrunk.clamp_min(0), simple)
+
+
+# --- rank -------------------------------------------------------------------------------------------------------------
+
+
+def rank(transition: Tensor) -> int:
+    """Rank of a transition matrix [K, K]; below K, the labels do not determine the classes."""
+    return int(torch.linalg.matrix_rank(transition.double().cpu(), rtol=1e-6))
+
+
+def is_singular(transition: Tensor) -> bool:
+    """Whether the labels of a transition matrix [K, K] do not determine the classes."""
+    return rank(transition) < len(transition)

@@ -69,7 +69,7 @@ def _run(prog: str, command: Callable[[], None]) -> int:
             try:
                 command()
             finally:
-                sys.stdout.flush()  # on a full disk this fails; at the exit of Python, nobody would report it
+                sys.stdout.flush()  # on a full disk this fails; at the exit of Python, it would not be reported
     except UserError as error:
         fail(prog, _message(error, error.option))
     except ModuleNotFoundError as error:

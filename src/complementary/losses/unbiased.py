@@ -45,8 +45,7 @@ def invert(transition: Tensor, name: str = "ure-t") -> Tensor:
         UserError: The labels do not determine the classes, because T is singular.
     """
     matrix = transition.double().cpu()
-    rank = int(torch.linalg.matrix_rank(matrix, rtol=1e-6))
-    if rank < len(matrix):
+    if (rank := transitions.rank(matrix)) < len(matrix):
         raise UserError(
             f"The loss {name} needs the inverse of the transition matrix, but the matrix is singular (rank {rank} of "
             f"{len(matrix)}): the labels do not determine the classes. Use a loss without a matrix, such as s-nl, or "

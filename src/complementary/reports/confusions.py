@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from complementary.transitions import is_singular
+
 Values = NDArray[np.float64]
 
 
@@ -126,7 +128,7 @@ def class_estimates(excluded: Tensor, transition: Tensor) -> Tensor:
         float64 [N, K] on the CPU; NaN if the matrix is singular, because the labels then carry no information.
     """
     matrix, given = transition.double().cpu(), excluded.cpu().double()
-    if int(torch.linalg.matrix_rank(matrix, rtol=1e-6)) < len(matrix):
+    if is_singular(matrix):
         return torch.full_like(given, math.nan)
     inverse: Tensor = torch.linalg.inv(matrix)
     return given / given.sum(1, keepdim=True) @ inverse

@@ -124,8 +124,6 @@ def _start_self_training(
 ) -> SelfTrainer:
     """Train the classifier that self-training starts from, and estimate the class prior from it."""
     first = _train_first(config, task, engine, processes, "first classifier, ", progress)
-    if first.selected:
-        first.model.load_state_dict(first.selected)
     before = accuracies(first.history)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
     if encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
@@ -148,8 +146,6 @@ def _start_baseline(
         return BASELINES[recipe](config, task, engine, processes)
     on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch, policy="none")
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
-    if first.selected:
-        first.model.load_state_dict(first.selected)
     images = task.with_images(dataset)
     network = fine_tuned_network(encoder, first, images)
     return BASELINES[recipe](config, images, engine, processes, network, encoder)
@@ -212,8 +208,6 @@ def _cross_fit(
         without = dataclasses.replace(task.take(training), test_inputs=None, test_truth=None)
         batch = min(config.training.batch, len(training) // processes.world_size * processes.world_size)
         trainer = _train_first(config.with_(batch=batch), without, engine, processes, stage, progress)
-        if trainer.selected:
-            trainer.model.load_state_dict(trainer.selected)
         predicted[other] = processes.broadcast(trainer.logits(task.train.take(other)).softmax(1).cpu())
     return predicted
 
@@ -221,9 +215,12 @@ def _cross_fit(
 def _train_first(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
+    """Train a classifier for a later training; its network has the weights of the selected epoch."""
     trainer = Trainer(config, task, engine, processes)
     trainer.stage = stage
     trainer.run(progress)
+    if trainer.selected:
+        trainer.model.load_state_dict(trainer.selected)
     return trainer
 
 

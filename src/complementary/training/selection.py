@@ -2,7 +2,7 @@
 
 SCEL says how well an epoch predicts these labels. As a log loss it punishes confidence, and networks grow more
 confident while they still improve, so the lowest SCEL often comes too early. Here SCEL is *calibrated*: the logits of
-each epoch are scaled by the temperature at which its SCEL is lowest. What remains is how well classes are told apart.
+each epoch are scaled by the temperature at which its SCEL is lowest. What remains is how well it separates classes.
 
 The best epoch is the one with the lowest calibrated SCEL. It is preferred to the last one unless there are too few
 labels to know: then the last epoch is used. `docs/notes/selection.md` compares rules.
