@@ -4,7 +4,8 @@
     python -m benchmarks.methods page results/methods --out docs/notes/methods.md
 
 A head on features is tiny, so all heads of a loss (learning rates x seeds) are trained as one computation: they see the
-same batches, and differ in initial weights, labels and learning rate. One line of the output is one head.
+same batches, and differ in initial weights, labels and learning rate. On a GPU a step is a CUDA graph. One line of the
+output is one head.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from complementary import data, losses, priors, transitions
 from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
 from complementary.data.selection import select
-from complementary.engine.backend import choose_device, device_name
+from complementary.engine.backend import Captured, Engine, device_name, versions
 from complementary.errors import UserError
 from complementary.files import atomic_write
 from complementary.losses.base import per_label
@@ -43,6 +44,11 @@ LABELS: dict[str, dict[str, Any]] = {
     "ACL": {"labels": "given"},
 }
 """Kinds of labels, as options. ACL: those of a vision-language model, which come with the dataset acl + name."""
+ORDER = (
+    *("fwd", "s-nl", "s-nl-w", "s-exp", "s-lin", "s-gce", "cpe-f", "cpe-t", "mcl-mae", "mcl-exp", "mcl-log", "fwd-la"),
+    *("scarce", "l-uw", "dm", "ure-t", "ure", "pc", "op", "cpe-i", "op-w", "ure-tnn", "ure-nn", "ure-tga", "ure-ga"),
+)
+"""The losses in the order in which they are trained: those that did best so far come first."""
 LRS = (3e-4, 1e-3, 3e-3, 1e-2)
 HEADS = ("linear", "mlp")
 HIDDEN = 256
@@ -96,6 +102,8 @@ def build_problem(
         device: Where to compute.
     """
     base = Config.of(data=name, encoder=encoder, mix="none")
+    if "ACL" in kinds:
+        data.load(f"acl{name}")  # fails early if there are no such labels
     dataset = data.load(name)
     assert dataset.test is not None
     assert dataset.test.truth is not None
@@ -105,8 +113,9 @@ def build_problem(
     rows, drawn = [], []
     for kind in kinds:
         source = f"acl{name}" if kind == "ACL" else name
+        labeled = data.load(source)
         for seed in range(seeds):
-            drawn.append(select(base.with_(**LABELS[kind], data=source, seed=seed), data.load(source)))
+            drawn.append(select(base.with_(**LABELS[kind], data=source, seed=seed), labeled))
             rows.append((kind, seed))
     examples = drawn[0].examples
     assert all(torch.equal(found.examples, examples) for found in drawn)
@@ -213,7 +222,14 @@ class Objective(nn.Module):
 
 
 def train(
-    problem: Problem, loss: str, head: str, lrs: Sequence[float], epochs: int, batch: int, hidden: int = HIDDEN
+    problem: Problem,
+    loss: str,
+    head: str,
+    lrs: Sequence[float],
+    epochs: int,
+    batch: int,
+    hidden: int = HIDDEN,
+    engine: Engine | None = None,
 ) -> list[dict[str, Any]]:
     """Train all heads of a loss with Adam.
 
@@ -225,12 +241,13 @@ def train(
         epochs: Passes over the training examples.
         batch: Batch size; the last partial batch of an epoch is dropped.
         hidden: Hidden units of mlp.
+        engine: How to compute; None: step by step, without a CUDA graph.
 
     Returns:
         The metrics of each head: for each learning rate, those of each row of labels.
     """
     rows, count, classes = problem.excluded.shape
-    device, size = problem.train.device, hidden if head == "mlp" else 0
+    device, size, batch = problem.train.device, hidden if head == "mlp" else 0, min(batch, count)
     seeds = [seed for _, seed in problem.rows]
     heads = [Heads(seeds, problem.train.shape[1], classes, size).to(device) for _ in lrs]
     objective = Objective(loss, problem, len(lrs))
@@ -239,19 +256,27 @@ def train(
         for part, lr in zip(heads, lrs, strict=True)
     ]
     groups += [{"params": [matrix], "lr": lr} for matrix, lr in zip(objective.learned, lrs, strict=False)]
-    optimizer = torch.optim.Adam(groups, fused=True)
+    optimizer = torch.optim.Adam(groups, fused=True, capturable=device.type == "cuda")
+
+    def step(index: Tensor) -> Tensor:
+        x, excluded = problem.train[index], problem.excluded[:, index].float().repeat(len(lrs), 1, 1)
+        cost: Tensor = objective(torch.cat([part(x) for part in heads]), excluded)
+        optimizer.zero_grad(set_to_none=True)
+        cost.backward()
+        optimizer.step()
+        return cost.detach()
+
+    run_step = step if engine is None else engine.captured(step)
     history: list[list[dict[str, float]]] = [[] for _ in range(rows * len(lrs))]
     for epoch in range(epochs):
         order = torch.randperm(count, generator=generator(0, "methods-order", epoch)).to(device)
         for index in order[: count // batch * batch].split(batch):
-            x, excluded = problem.train[index], problem.excluded[:, index].float().repeat(len(lrs), 1, 1)
-            cost = objective(torch.cat([part(x) for part in heads]), excluded)
-            optimizer.zero_grad(set_to_none=True)
-            cost.backward()
-            optimizer.step()
+            run_step(index)
         if (epoch + 1) % max(1, epochs // EVALUATIONS) == 0 or epoch + 1 == epochs:
             for row, scel, accuracy in zip(history, *_evaluate(problem, heads, objective), strict=True):
                 row.append({"epoch": epoch + 1, "scel": scel, "accuracy": accuracy})
+    if isinstance(run_step, Captured):
+        run_step.close()
     return [
         {"labels": kind, "loss": loss, "lr": lr, "seed": seed} | _summary(history[i * rows + row])
         for i, lr in enumerate(lrs)
@@ -289,36 +314,47 @@ def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) ->
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train all heads, and write one file per dataset and head."""
-    device, out = choose_device(options.device), Path(options.out)
+    """Train all heads, and write one file per dataset and head, after every loss: a long run can be stopped."""
+    engine, out, started = Engine.choose(options.device, "fp32"), Path(options.out), time.perf_counter()
     together = [kind for kind in options.labels if "long_tail" not in LABELS[kind]]
     alone = [[kind] for kind in options.labels if kind not in together]
-    problems = list(_available(options, [together, *alone], device))
-    for head in options.heads:
-        lines, started = list[dict[str, Any]](), time.perf_counter()
-        for loss, problem in itertools.product(options.losses, problems):
-            lines += train(problem, loss, head, options.lrs, options.epochs, options.batch, options.hidden)
-            seconds = time.perf_counter() - started
-            log.info("%s, %s, %s (%.0f s)", head, loss, problem.rows[0][0], seconds)
-            conditions = {
-                "data": options.data,
-                "head": head,
-                "encoder": options.encoder,
-                "features": problem.train.shape[1],
-                "images": {kind: len(each.train) for each in problems for kind, _ in each.rows},
-                "chosen_images": options.images,
-                "hidden": options.hidden if head == "mlp" else 0,
-                "epochs": options.epochs,
-                "batch": options.batch,
-                "weight_decay": WEIGHT_DECAY,
-                "seconds": round(seconds, 1),
-                "device": device_name(device),
-            }
-            text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines)])
-            out.mkdir(parents=True, exist_ok=True)
-            atomic_write(
-                out / f"{options.data}-{head}.jsonl", text + "\n"
-            )  # after every loss: a long run can be stopped
+    problems = list(_available(options, [together, *alone], engine.device))
+    log.info("%s: features and labels (%.0f s)", options.data, time.perf_counter() - started)
+    lines: dict[str, list[dict[str, Any]]] = {head: [] for head in options.heads}
+    seconds = dict.fromkeys(options.heads, 0.0)
+    for loss, head in itertools.product(options.losses, options.heads):
+        if options.minutes is not None and time.perf_counter() - started > 60 * options.minutes:
+            log.warning(
+                "%s: stopped before %s, %s, because %g minutes are over", options.data, loss, head, options.minutes
+            )
+            return
+        before = time.perf_counter()
+        for problem in problems:
+            try:
+                arguments = (options.lrs, options.epochs, options.batch, options.hidden)
+                lines[head] += train(problem, loss, head, *arguments, engine)
+            except RuntimeError:  # such as too little memory: the other losses go on
+                log.exception("%s: %s, %s failed for %s", options.data, head, loss, problem.rows[0][0])
+        seconds[head] += time.perf_counter() - before
+        log.info("%s: %s, %s (%.1f s)", options.data, loss, head, time.perf_counter() - before)
+        conditions = {
+            "data": options.data,
+            "head": head,
+            "encoder": options.encoder,
+            "features": problems[0].train.shape[1],
+            "images": {kind: len(each.train) for each in problems for kind, _ in each.rows},
+            "chosen_images": options.images,
+            "hidden": options.hidden if head == "mlp" else 0,
+            "epochs": options.epochs,
+            "batch": options.batch,
+            "weight_decay": WEIGHT_DECAY,
+            "seconds": round(seconds[head], 1),
+            "device": device_name(engine.device),
+            "versions": versions(),
+        }
+        text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines[head])])
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / f"{options.data}-{head}.jsonl", text + "\n")
 
 
 def _available(options: argparse.Namespace, groups: list[list[str]], device: torch.device) -> Iterator[Problem]:
@@ -338,10 +374,15 @@ def _rounded(line: dict[str, Any]) -> dict[str, Any]:
     return {k: round(v, 5) if isinstance(v, float) and k != "lr" else v for k, v in line.items()}
 
 
+def write_page(options: argparse.Namespace) -> None:
+    """Write the page of stored results."""
+    from benchmarks import methods_page  # it needs scipy, training does not
+
+    atomic_write(options.out, methods_page.render(options.folder))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    from benchmarks import methods_page
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.methods", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True)
     runner = commands.add_parser("run", help="train all heads")
@@ -349,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runner.add_argument("--encoder", required=True, help="the option encoder, such as file:WEIGHTS")
     runner.add_argument("--out", default="results/methods")
     runner.add_argument("--labels", nargs="+", default=list(LABELS), choices=list(LABELS))
-    runner.add_argument("--losses", nargs="+", default=list(LOSS_METHODS), choices=list(LOSS_METHODS))
+    runner.add_argument("--losses", nargs="+", default=list(ORDER), choices=list(LOSS_METHODS))
     runner.add_argument("--heads", nargs="+", default=list(HEADS), choices=HEADS)
     runner.add_argument("--lrs", nargs="+", type=float, default=list(LRS))
     runner.add_argument("--seeds", type=int, default=5)
@@ -358,11 +399,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runner.add_argument("--hidden", type=int, default=HIDDEN, help="hidden units of mlp")
     runner.add_argument("--images", type=int, help="use that many training images; all by default")
     runner.add_argument("--device", default="auto")
+    runner.add_argument("--minutes", type=float, help="start no further loss after that many minutes")
     runner.set_defaults(action=run)
     page = commands.add_parser("page", help="write the page of stored results")
     page.add_argument("folder", type=Path)
     page.add_argument("--out", type=Path, default=Path("docs/notes/methods.md"))
-    page.set_defaults(action=lambda options: atomic_write(options.out, methods_page.render(options.folder)))
+    page.set_defaults(action=write_page)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     options.action(options)

@@ -53,6 +53,10 @@ def test_every_loss_learns_an_easy_problem(loss):
     assert found[0]["accuracy_best_on_test"] > 0.6  # chance: 0.25
 
 
+def test_order_has_every_loss():
+    assert sorted(methods.ORDER) == sorted(LOSSES)
+
+
 def test_heads_compute_what_nn_linear_does():
     heads, x = Heads([3, 4], 5, 3, hidden=7), torch.randn(6, 5, generator=generator(0, "x"))
     for i, found in enumerate(heads(x)):
