@@ -86,15 +86,19 @@ def test_local_batch_refuses_an_indivisible_batch():
 # --- the same mathematics -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_average_gradients_is_the_gradient_of_the_whole_batch(in_two, model):
-    config = Config.of(mix="none", model=model, batch=64, epochs=1)
+@pytest.mark.parametrize(("model", "loss"), [("linear", "cpe-t"), ("mlp", "s-nl")])
+def test_average_gradients_is_the_gradient_of_the_whole_batch(in_two, model, loss):
+    """Also of a matrix that the loss learns."""
+    config = Config.of(mix="none", model=model, loss=loss, batch=64, epochs=1)
 
     def work(processes):
         trainer = build_trainer(config, "cpu", processes=processes)
         index = generator_order(processes.rank)
         loss = trainer.step(index, torch.Generator())
-        return loss, [p.grad for p in trainer.model.parameters()]
+        return loss, [p.grad for p in learned(trainer)]
+
+    def learned(trainer):
+        return [*trainer.model.parameters(), *trainer.criterion.parameters()]
 
     def generator_order(rank):
         return torch.randperm(640, generator=generator(rank, "some"))[:32]
@@ -104,7 +108,7 @@ def test_average_gradients_is_the_gradient_of_the_whole_batch(in_two, model):
     both = torch.cat([2 * generator_order(0), 2 * generator_order(1) + 1])  # process r has examples r, r + 2, ...
     wanted = trainer.step(both, torch.Generator())
     assert float(loss) == float(other_loss) == pytest.approx(float(wanted), rel=1e-6)
-    for found, other, parameter in zip(gradients, others, trainer.model.parameters(), strict=True):
+    for found, other, parameter in zip(gradients, others, learned(trainer), strict=True):
         assert torch.equal(found, other)
         torch.testing.assert_close(found, parameter.grad, rtol=1e-5, atol=1e-7)
 

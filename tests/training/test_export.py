@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from complementary import ComplementaryClassifier, networks
+from complementary import ComplementaryClassifier, networks, transitions
 from complementary.encoders.backbone import build_backbone
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.errors import UserError
@@ -39,7 +39,18 @@ def on_vectors():
     return Predictor(network, NAMES, (5,), torch.arange(5.0), torch.full((5,), 2.0))
 
 
-PREDICTORS = {"features": on_features, "mirrored": lambda: on_features(mirror=True), "vectors": on_vectors}
+def of_labels():
+    """As `on_features`, mirrored, for a network that predicts labels: the class is the nearest row of a matrix."""
+    matrix = transitions.biased(3, 5).float()
+    return dataclasses.replace(on_features(mirror=True), decoder=(matrix, matrix))
+
+
+PREDICTORS = {
+    "features": on_features,
+    "mirrored": lambda: on_features(mirror=True),
+    "vectors": on_vectors,
+    "labels": of_labels,
+}
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
@@ -47,13 +58,6 @@ def test_pipeline_computes_what_the_predictor_does(name):
     predictor = PREDICTORS[name]()
     inputs = example_inputs(predictor, 7)
     assert torch.allclose(Pipeline(predictor)(inputs), predictor(inputs), atol=1e-6)
-
-
-def test_networks_that_predict_labels_are_refused(tmp_path):
-    predictor = dataclasses.replace(on_vectors(), decoder=(torch.eye(3), torch.eye(3)))
-    with pytest.raises(UserError, match="predicts labels"):
-        export(predictor, tmp_path)
-    assert not any(tmp_path.iterdir())
 
 
 def test_temperature_is_part_of_the_prediction():
@@ -66,10 +70,10 @@ def test_temperature_is_part_of_the_prediction():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """One export of a model on features, in all formats."""
+    """One export of a model on features that predicts labels, in all formats."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    predictor = on_features(mirror=True)
+    predictor = of_labels()
     written = export(predictor, tmp_path_factory.mktemp("export"), ["onnx", "torch", "safetensors"])
     return predictor, written
 
@@ -103,7 +107,7 @@ def test_safetensors_hold_all_weights_and_the_class_names(exported):
     with safe_open(written["safetensors"], framework="pt") as file:
         assert json.loads(file.metadata()["classes"]) == list(NAMES)
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    other = Pipeline(on_features(mirror=True))
+    other = Pipeline(of_labels())
     other.load_state_dict(tensors)
     inputs = example_inputs(predictor, 3)
     assert torch.allclose(other(inputs), predictor(inputs), atol=1e-6)

@@ -10,7 +10,7 @@ If a process dies, torchrun stops the others. They exit with one message, and th
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -62,7 +62,9 @@ class ProcessGroup:
 
     # --- collectives ------------------------------------------------------------------------------------------------
 
-    def average_gradients(self, network: nn.Module, loss: Tensor, weight: Tensor | None = None) -> Tensor:
+    def average_gradients(
+        self, network: nn.Module, loss: Tensor, weight: Tensor | None = None, others: Iterable[nn.Parameter] = ()
+    ) -> Tensor:
         """Average gradients, loss and batch-norm statistics over all processes, in place.
 
         One all-reduce of a flat vector of fixed shape, without synchronization, so it can be captured in a CUDA graph.
@@ -71,13 +73,14 @@ class ProcessGroup:
             network: Its gradients are averaged by ``weight``, its floating-point buffers equally.
             loss: The loss of this process, a scalar.
             weight: Number of examples in the loss, a scalar; None: 1. The result is the mean over the whole batch.
+            others: Further parameters, whose gradients are averaged as those of the network.
 
         Returns:
             The averaged loss.
         """
         if self.world_size == 1:
             return loss
-        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        gradients = [p.grad for p in (*network.parameters(), *others) if p.grad is not None]
         statistics = [b for b in network.buffers() if b.is_floating_point()]
         weight = torch.ones_like(loss) if weight is None else weight.to(loss.dtype)
         weighted = _flatten([*gradients, loss]) * weight

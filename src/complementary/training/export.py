@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from complementary import files
+from complementary import files, losses
 from complementary.augment.crop import normalize
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError, import_optional
@@ -40,6 +40,8 @@ INPUT, OUTPUT = "inputs", "probabilities"
 MEASURES = {  # of result.json
     "estimated_accuracy_selected": "estimated accuracy, without true labels",
     "estimated_accuracy_error": "standard error of that",
+    "estimated_seen_accuracy_selected": "the same on images that the encoder was pretrained on",
+    "estimated_seen_accuracy_error": "its standard error",
     "accuracy_selected": "test accuracy, epoch selected without true labels (oracle)",
     "accuracy_last": "test accuracy, last epoch (oracle)",
 }
@@ -60,6 +62,9 @@ class Pipeline(nn.Module):
         self.mirror = encoder is not None and encoder.mirror
         self.register_buffer("mean", predictor.mean.clone())
         self.register_buffer("std", predictor.std.clone())
+        self.decodes = predictor.decoder is not None
+        for name, part in zip(("label_matrix", "rows"), predictor.decoder or (), strict=False):
+            self.register_buffer(name, part.float().clone())
         if encoder is not None:
             self.register_buffer("image_mean", encoder.mean.clone())
             self.register_buffer("image_std", encoder.std.clone())
@@ -71,6 +76,8 @@ class Pipeline(nn.Module):
         if self.encoder is not None:
             x = self._features(inputs)
         logits = self.network(normalize(x, self.mean, self.std))  # type: ignore[arg-type]
+        if self.decodes:
+            logits = losses.decode(logits, (self.label_matrix, self.rows))  # type: ignore[arg-type]
         return (logits / self.temperature).softmax(1)  # type: ignore[no-any-return]
 
     def _features(self, images: Tensor) -> Tensor:
@@ -112,12 +119,6 @@ def export(
     if opset not in OPSETS:
         found = f"The ONNX opset {opset} cannot be written"
         raise UserError(f"{found}; choose one from {OPSETS[0]} to {OPSETS[-1]} (most runtimes: 18).", "opset")
-    if predictor.decoder is not None:
-        raise UserError(
-            "This network predicts labels, not classes (its loss is one of cpe-i, cpe-f and cpe-t), and such networks "
-            "cannot be exported; train with another loss, such as fwd.",
-            "loss",
-        )
     folder, predictor = Path(folder), predictor.to("cpu")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ class Trainer(TrainingLoop):
         loss, labeled = self._mean(self.loss(logits, excluded), excluded)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        loss = self.processes.average_gradients(self.model, loss.detach(), labeled)
+        loss = self.processes.average_gradients(self.model, loss.detach(), labeled, self.criterion.parameters())
         self.optimizer.step()
         return loss
 
@@ -233,10 +233,7 @@ class Trainer(TrainingLoop):
         name = self.config.training.loss
         prior = self._class_prior(task) if method_of(name).prior else None
         share = per_label(task.excluded.float()).mean(0)
-        bound = losses.build(name, task.loss_transition, prior, share).to(self.device)
-        if bound.learned is not None and self.processes.world_size > 1:
-            raise UserError(f"The loss {name} learns its matrix, which works in one process only.", "loss")
-        return bound
+        return losses.build(name, task.loss_transition, prior, share).to(self.device)
 
     def _class_prior(self, task: Task) -> Tensor:
         """The share of each class, [K]: as the option ``prior`` says, or estimated from the labels alone."""
