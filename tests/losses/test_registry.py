@@ -53,10 +53,14 @@ def test_check_warns_if_unbiasedness_needs_uniform_labels():
     assert check(Config.of(loss="s-nl"), "biased:10") is None
 
 
-def test_check_refuses_self_training_from_probabilities_of_labels():
+@pytest.mark.parametrize(
+    "options", [{"self_training": 5, "inputs": "features"}, {"recipe": "pocr"}, {"recipe": "plnl"}], ids=str
+)
+def test_check_refuses_targets_from_probabilities_of_labels(options):
     with pytest.raises(UserError, match="cpe-i") as error:
-        check(Config.of(loss="cpe-i", self_training=5, inputs="features"), "uniform")
+        check(Config.of(loss="cpe-i", **options), "uniform")
     assert error.value.option == "loss"
+    assert check(Config.of(loss="s-nl", **options), "uniform") is None
 
 
 def test_method_of_an_unknown_loss_is_an_error_of_the_option():

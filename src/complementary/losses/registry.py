@@ -141,6 +141,10 @@ LOSS_METHODS: dict[str, Method] = {name: method for name, method in METHODS.item
 """The losses of the package."""
 
 
+RECIPE_METHODS: dict[str, Method] = {name: method for name, method in METHODS.items() if method.kind == "recipe"}
+"""The recipes that are methods of their own."""
+
+
 def method_of(loss: str) -> Method:
     """What is known about a loss.
 
@@ -173,10 +177,11 @@ def check(config: Config, labels: str = "") -> str | None:
         raise UserError(
             f"{method.name} does not work with mix = {config.mixing.mix}; use {' or '.join(method.mixers)}.", "mix"
         )
-    if method.decoding == "nearest row" and config.pseudo_labels.self_training:
+    recipe = "self-training" if config.pseudo_labels.self_training else config.training.recipe
+    if method.decoding == "nearest row" and recipe in RECIPE_METHODS:
         raise UserError(
-            f"Self-training needs probabilities of classes, but {method.name} estimates those of labels; use "
-            f"{_alternatives('required', 'largest logit')} or s-exp.",
+            f"{RECIPE_METHODS[recipe].title} needs probabilities of classes, but {method.name} estimates those of "
+            f"labels; use {_alternatives('required', 'largest logit')} or s-nl.",
             "loss",
         )
     if method.labels == "uniform" and (method.unbiased or method.batch) and labels.partition(":")[0] in NOT_UNIFORM:
