@@ -225,6 +225,9 @@ class ClusterConfig:
     images, else pixels with a warning."""
     pretrain_epochs: int = 800
     """Epochs of pretraining if the encoder has to be trained first."""
+    pretrain_images: Literal["all", "training"] = "all"
+    """Images that such an encoder is pretrained on: all of the run, or only those that are not held out. With training,
+    the estimated accuracy is for new images, and every seed has an encoder of its own."""
     encoder_seed: int | None = field(default=None, metadata=ADVANCED)
     """Seed of the encoder, so that several runs on the same examples can share one; None: the seed of the run."""
     mirror: bool = field(default=False, metadata=ADVANCED)
@@ -479,7 +482,14 @@ AS_CODED: dict[str, dict[str, Any]] = {
 """Options of each mixer in the paper's published code, where the text says otherwise."""
 
 
-_ON_FEATURES: dict[str, Any] = {"inputs": "features", "loss": "s-exp", "mix": "none", "epochs": 30, "batch": 512}
+_ON_FEATURES: dict[str, Any] = {
+    "inputs": "features",
+    "loss": "s-exp",
+    "mix": "none",
+    "epochs": 30,
+    "batch": 512,
+    "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
+}
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",
     "mix": "none",
@@ -510,6 +520,9 @@ class PretrainConfig(BaseConfig):
     """Size of the largest class in a long tail, as in cll train."""
     subset: Literal["seed", "first"] = field(default="seed", metadata=ADVANCED)
     """Which images a long tail keeps: drawn with the seed, or the first of each class as in the paper."""
+    holdout: float = 0.0
+    """Leave out the validation split of a run with this holdout (cll train: 0.1) and the same seed. Its estimated
+    accuracy is then for new images. 0: pretrain on all images."""
     encoder: ObjectiveName = "simsiam"
     """simsiam, byol or mocov3."""
     backbone: Literal["auto", "cnn", "resnet18"] = "auto"
@@ -548,6 +561,7 @@ class PretrainConfig(BaseConfig):
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         require(self.lr is None or self.lr > 0, "lr", self.lr, "above 0")
+        require(0 <= self.holdout <= 0.5, "holdout", self.holdout, "between 0 and 0.5")
         require(self.long_tail >= 1, "long_tail", self.long_tail, "at least 1")
         require(self.head is None or self.head >= 1, "head", self.head, "at least 1")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")

@@ -155,7 +155,9 @@ def test_features_of_a_run_folder(tmp_path):
     found = extractor(f"run:{tmp_path / 'run'}")
     backbone = networks.SmallCNN((1, 8, 8), 1)
     del backbone.fc
-    backbone.load_state_dict(files.read_checkpoint(tmp_path / "run" / "encoder.safetensors")[0])
+    tensors, _ = files.read_checkpoint(tmp_path / "run" / "encoder.safetensors")
+    tensors.pop("pretraining_images")
+    backbone.load_state_dict(tensors)
     wanted = extract_features(backbone, DIGITS.train.inputs[SOME], torch.tensor(DIGITS.mean), torch.tensor(DIGITS.std))
     assert is_unit(found.train)
     torch.testing.assert_close(found.train, wanted)
@@ -383,6 +385,9 @@ def test_auto_prefers_the_cached_encoder_with_the_most_epochs(caplog):
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert str(best) in record.getMessage()
+    without = store_encoder(dataset, 100, encoder="byol", holdout=0.1)
+    assert str(auto(dataset).encoder) == f"run:{without}", "it has not seen the held-out images"
+    assert str(auto(dataset, seed=1).encoder) == f"run:{best}", "the held-out images of another seed are others"
 
 
 def test_auto_finds_a_stored_encoder_in_a_checkout(tmp_path, monkeypatch):

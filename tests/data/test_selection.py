@@ -6,7 +6,14 @@ import torch
 from complementary import transitions
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
-from complementary.data.selection import Subset, count_examples, label_source, same_for_all_seeds, select
+from complementary.data.selection import (
+    Subset,
+    count_examples,
+    label_source,
+    same_for_all_seeds,
+    select,
+    validation_split,
+)
 from complementary.errors import UserError
 
 
@@ -55,6 +62,23 @@ def test_label_source_resolves_auto_and_setups():
     assert label_source(Config.of(), given) == "given"
     assert label_source(Config.of(labels="setup-3:5:10"), dataset) == "biased:5"
     assert label_source(Config.of(labels="noisy:0.1"), dataset) == "noisy:0.1"
+
+
+def test_validation_split_is_disjoint_and_complete():
+    train, validation = validation_split(1001, 0.1, seed=3)
+    assert len(validation) == 100
+    assert torch.cat([train, validation]).sort().values.tolist() == list(range(1001))
+    assert validation_split(10, 0.0, 0)[1].numel() == 0
+
+
+def test_subset_of_a_pretraining_leaves_out_the_validation_split_of_the_run():
+    config = Config.of(long_tail=10.0, holdout=0.2, seed=3)
+    dataset = load("digits")
+    everything = select(config, dataset).examples
+    train, validation = validation_split(len(everything), 0.2, seed=3)
+    found = Subset.of(PretrainConfig(long_tail=10.0, holdout=0.2, seed=3)).index(dataset)
+    assert torch.equal(found, everything[train])
+    assert not set(found.tolist()) & set(everything[validation].tolist())
 
 
 def test_subset_of_a_run_and_of_its_pretraining_are_equal():

@@ -14,6 +14,7 @@ from complementary import data, mixing, networks, oracle, transitions
 from complementary.augment.crop import normalize
 from complementary.config import AS_CODED, Config
 from complementary.data import Dataset, Split
+from complementary.data.selection import validation_split
 from complementary.errors import UserError
 from complementary.labels import draw
 from complementary.losses import LOSSES, s_nl
@@ -21,7 +22,6 @@ from complementary.paper import gradients
 from complementary.paper.gradients import METHODS, exact, label_chances, mixed, per_example, sampled, study
 from complementary.paper.store import read_measurement
 from complementary.rng import generator
-from complementary.training.task import validation_split
 
 TRANSITIONS = {"uniform": transitions.uniform, "biased": lambda k: transitions.biased(k, 10)}
 TRANSITIONS["noisy"] = lambda k: transitions.noisy(k, 0.2)

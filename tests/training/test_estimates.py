@@ -5,12 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from complementary import labels, transitions
+from complementary import labels, scores, transitions
 from complementary.config import Config
 from complementary.data import Dataset, Split
+from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.estimates import cross_fitted_predictions
 from complementary.training.run import build_trainer, run, summarize
+from tests.helpers import narrow_networks
 
 OPTIONS = {"labels": "given", "model": "linear", "mix": "none", "epochs": 4, "batch": 100, "lr": 0.03, "holdout": 0.4}
 
@@ -82,10 +84,55 @@ def test_result_with_an_estimated_matrix_has_the_matrix_and_its_error():
     assert result["estimated_accuracy_low"] < result["accuracy_selected"] < result["estimated_accuracy_high"]
 
 
+def test_held_out_images_that_the_encoder_has_seen_are_a_population_of_their_own():
+    """Each population is estimated from its own examples, with its own labels."""
+    trainer = build_trainer(Config.of(**OPTIONS), "cpu", clouds([900] * 3, transitions.uniform(3)))
+    trainer.run()
+    task, count = trainer.task, len(trainer.task.validation)
+    seen = torch.arange(count) % 3 == 0
+    trainer.task = dataclasses.replace(task, validation_seen=seen)
+    result = summarize(trainer)
+    predicted = cross_fitted_predictions(trainer, lambda history: history[history[-1]["selected"] - 1])
+    for name, rows in (("estimated_accuracy", ~seen), ("estimated_seen_accuracy", seen)):
+        wanted = scores.accuracy_interval(predicted[rows], task.validation_excluded[rows], task.transition)
+        found = tuple(result[f"{name}_{part}"] for part in ("selected", "low", "high"))
+        assert found == (wanted.value, wanted.low, wanted.high)
+    trainer.task = dataclasses.replace(task, validation_seen=torch.ones(count, dtype=torch.bool))
+    result = summarize(trainer)
+    assert result["estimated_accuracy_selected"] is None
+    assert result["estimated_seen_accuracy_selected"] is not None
+
+
+def test_estimate_of_an_encoder_made_elsewhere_says_what_it_assumes():
+    dataset = clouds([200] * 3, transitions.uniform(3))
+    trainer = build_trainer(Config.of(**OPTIONS), "cpu", dataset)
+    trainer.run()
+    assert summarize(trainer)["estimate_notes"] == []
+    trainer.encoder = object()
+    assert len(summarize(trainer)["estimate_notes"]) == 1
+    assert summarize(trainer)["estimated_accuracy_selected"] is not None
+
+
 @pytest.mark.slow
-def test_result_says_that_an_encoder_has_seen_the_held_out_images():
-    options = {"inputs": "features", "mix": "none", "epochs": 1, "holdout": 0.3}
-    random = run(Config.of(**options, encoder="random"), device="cpu")
-    assert not any("encoder" in note for note in random["estimate_notes"])
-    seen = run(Config.of(**options, encoder="simsiam", pretrain_epochs=1), device="cpu")
-    assert any("encoder" in note for note in seen["estimate_notes"])
+def test_run_whose_encoder_has_not_seen_the_held_out_images_has_a_number_for_new_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    narrow_networks(monkeypatch)
+    options = {"inputs": "features", "mix": "none", "epochs": 1, "holdout": 0.5, "pretrain_epochs": 1, "per_example": 3}
+    counts = []
+    for encoder, images in (("random", "all"), ("simsiam", "training"), ("simsiam", "all")):
+        config = Config.of(**options, encoder=encoder, pretrain_images=images)
+        result = run(config, tmp_path / f"{encoder}-{images}", device="cpu")
+        new, seen = (result[f"estimated_{name}accuracy_selected"] for name in ("", "seen_"))
+        assert (new is None) == (encoder == "simsiam" and images == "all")
+        assert (seen is None) != (new is None)
+        assert len(result["estimate_notes"]) == (new is None)
+        counts.append(result["data"]["held_out_seen"])
+    assert counts == [0, 0, round(0.5 * 1437)]
+    other = Config.of(**options, encoder=f"run:{tmp_path / 'simsiam-training'}", seed=1)
+    result = run(other, device="cpu")  # the encoder of another seed has seen some of the held-out images
+    assert 0.4 < result["data"]["held_out_seen"] / result["data"]["held_out"] < 0.6
+    assert result["estimated_accuracy_selected"] is not None
+    assert result["estimated_seen_accuracy_selected"] is not None
+    with pytest.raises(UserError) as caught:
+        run(Config.of(**options, encoder="simsiam", pretrain_images="training", encoder_seed=5), device="cpu")
+    assert caught.value.option == "encoder_seed"

@@ -44,6 +44,7 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
     assert resolve(AUTO, IMAGES, CPU).dataset.inputs == "raw"
     on_gpu = resolve(AUTO, IMAGES, GPU)
     assert (on_gpu.dataset.inputs, on_gpu.cluster.encoder) == ("features", "simsiam")
+    assert on_gpu.cluster.pretrain_images == "training", "the estimated accuracy is for new images"
     monkeypatch.setattr(recipes, "find_encoder_of", lambda *_: EncoderSpec.parse("run:runs/encoder"))
     for device, recipe in ((CPU, "features"), (GPU, "self-training")):
         found = resolve(AUTO, IMAGES, device)

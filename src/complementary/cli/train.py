@@ -62,6 +62,8 @@ ROWS = {
     "accuracy_selected_before_self_training": "the same before self-training",
     "estimated_accuracy_selected": "accuracy on data like yours, estimated without true labels",
     "estimated_balanced_accuracy_selected": "the same on classes of equal size",
+    "estimated_seen_accuracy_selected": "accuracy on images that the encoder was pretrained on, estimated",
+    "estimated_seen_balanced_accuracy_selected": "the same on classes of equal size",
     "accuracy_best_on_test": "test accuracy, best epoch on the test set (oracle)",
     "oracle_noise_ratio": "mixes with a wrong label (oracle)",
 }
@@ -85,6 +87,7 @@ def _show(result: dict[str, Any], key: str) -> str:
     if not key.startswith("estimated"):
         return f"{100 * result[key]:.2f} %"
     low, high = (result.get(key.replace("selected", end)) for end in ("low", "high"))
-    value, count = 100 * min(1.0, max(0.0, result[key])), result["data"]["held_out"]
+    value, seen = 100 * min(1.0, max(0.0, result[key])), result["data"].get("held_out_seen", 0)
+    count = seen if "seen" in key else result["data"]["held_out"] - seen
     interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f}, " if low is not None and high is not None else ""
     return f"{value:.0f} % ({interval}{count} held-out examples)"

@@ -18,7 +18,7 @@ from complementary.clusters import cache
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import Subset
+from complementary.data.selection import Subset, validation_split
 from complementary.encoders.backbone import (
     build_backbone,
     default_backbone,
@@ -28,6 +28,7 @@ from complementary.encoders.backbone import (
 )
 from complementary.encoders.external import load_external
 from complementary.encoders.pretrain import pretrain
+from complementary.encoders.seen import read_seen
 from complementary.encoders.spec import EXTERNAL, WEIGHTS, EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError, load_plugin
@@ -109,10 +110,30 @@ class FeatureExtractor:
         folder = cached_encoder(self.pretraining, self.dataset, self.device, self._progress)
         return load_encoder(folder / WEIGHTS, shape)
 
+    def seen(self) -> Tensor | None:
+        """Digests of the images that the network was pretrained on, int64 [P] (see `encoders.seen`).
+
+        None: not known, because the encoder was made elsewhere, or by a version that did not note it.
+        """
+        spec = self.encoder
+        if spec.kind == "random":
+            return torch.zeros(0, dtype=torch.int64)
+        if spec.is_pretrained_here:
+            return read_seen(encoder_folder(self.pretraining, self.dataset) / WEIGHTS)
+        return None if spec.weights is None else read_seen(spec.weights)
+
     @functools.cached_property
     def pretraining(self) -> PretrainConfig:
-        """The pretraining of this run's encoder, on exactly the images of the run."""
+        """The pretraining of this run's encoder: on the images of the run, with or without the held-out ones."""
         cluster, subset = self.config.cluster, Subset.of(self.config)
+        seed = self.config.seed if cluster.encoder_seed is None else cluster.encoder_seed
+        held_out = cluster.pretrain_images == "training"
+        if held_out and seed != self.config.seed:
+            raise UserError(
+                f"pretrain_images = training leaves out the held-out images of seed {self.config.seed}, but "
+                f"encoder_seed is {seed}; leave out one of the two.",
+                "encoder_seed",
+            )
         pretraining = PretrainConfig(
             data=self.dataset.name,
             long_tail=subset.long_tail,
@@ -120,7 +141,8 @@ class FeatureExtractor:
             subset=subset.order,
             encoder=self.encoder.kind if self.encoder.is_pretrained_here else "simsiam",  # type: ignore[arg-type]
             epochs=cluster.pretrain_epochs,
-            seed=self.config.seed if cluster.encoder_seed is None else cluster.encoder_seed,
+            seed=seed,
+            holdout=self.config.dataset.holdout if held_out else 0.0,
         )
         return replace(pretraining, batch=min(pretraining.batch, len(Subset.of(pretraining).index(self.dataset))))
 
@@ -159,7 +181,7 @@ class FeatureExtractor:
         small = self.inputs.ndim != 4 or min(self.inputs.shape[2:]) < MIN_SIZE
         if small and not wants_network:
             return EncoderSpec("pixels")
-        found = _find_encoder(self.fingerprint)
+        found = _find_encoder(self.fingerprint, _without_held_out(self.config, self.inputs))
         if found is not None:
             log.info("encoder = auto: using %s", found)
             return found
@@ -275,41 +297,53 @@ def encoder_folder(config: PretrainConfig, dataset: Dataset) -> Path:
     return cache.stage_path(f"pretrain-{config.hash()[:16]}-{files.fingerprint_rows(images)[:16]}")
 
 
-def find_encoder_of(dataset: Dataset, examples: Tensor) -> EncoderSpec | None:
-    """An encoder that was pretrained on exactly these images (see `_find_encoder`); None if there is none.
+def find_encoder_of(config: Config, dataset: Dataset, examples: Tensor) -> EncoderSpec | None:
+    """An encoder that was pretrained on the images of a run (see `_find_encoder`); None if there is none.
 
     Args:
+        config: The configuration of the run.
         dataset: The dataset, of images.
         examples: Positions of the examples in its training split, int [M].
     """
     if min(dataset.train.inputs.shape[2:]) < MIN_SIZE:
         return None
-    return _find_encoder(files.fingerprint_rows(rows_of(dataset.train.inputs, examples)))
+    images = rows_of(dataset.train.inputs, examples)
+    return _find_encoder(files.fingerprint_rows(images), _without_held_out(config, images))
 
 
-def _find_encoder(fingerprint: str) -> EncoderSpec | None:
+def _without_held_out(config: Config, images: Rows) -> str:
+    """SHA-256 of the images [M, ...] of a run without its validation split."""
+    train, _ = validation_split(len(images), config.dataset.holdout, config.seed)
+    return files.fingerprint_rows(images.take(train))
+
+
+def _find_encoder(fingerprint: str, without_held_out: str) -> EncoderSpec | None:
     """Find an encoder that was pretrained on exactly these images; the one with the most epochs.
+
+    Of two with the same number of epochs, the one that has not seen the held-out images is preferred.
 
     It is searched in the cache and, in a checkout of the repository, in results/encoders, where index.json lists the
     encoders and their images.
 
     Args:
         fingerprint: SHA-256 of the images.
+        without_held_out: SHA-256 of those that are not held out.
 
     Returns:
         The encoder, ``run:FOLDER`` or ``file:WEIGHTS``; None if there is none.
     """
-    found: list[tuple[int, str, EncoderSpec]] = []
-    for folder in cache.stage_path("").glob(f"pretrain-*-{fingerprint[:16]}"):
-        record = files.read_record(folder / WEIGHTS)
-        if (folder / "result.json").exists() and record:
-            found.append((record.get("epochs", 0), folder.name, EncoderSpec("run", folder)))
+    found: list[tuple[int, bool, str, EncoderSpec]] = []
+    for new, images in enumerate((fingerprint, without_held_out)):
+        for folder in cache.stage_path("").glob(f"pretrain-*-{images[:16]}"):
+            record = files.read_record(folder / WEIGHTS)
+            if (folder / "result.json").exists() and record:
+                found.append((record.get("epochs", 0), bool(new), folder.name, EncoderSpec("run", folder)))
     index = STORED / "index.json"
     for entry in json.loads(index.read_text(encoding="utf-8")) if index.exists() else []:
         path = STORED / entry["file"]
         if entry["images_sha256"] == fingerprint and path.exists():
-            found.append((entry["epochs"], path.name, EncoderSpec("file", path)))
-    return max(found)[2] if found else None
+            found.append((entry["epochs"], False, path.name, EncoderSpec("file", path)))
+    return max(found, key=lambda one: one[:3])[3] if found else None
 
 
 def read_embeddings(encoder: EncoderSpec, count: int) -> Tensor:

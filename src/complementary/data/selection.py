@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from complementary import labels, long_tail, oracle, transitions
@@ -11,6 +12,7 @@ from complementary.config import Config, PretrainConfig
 from complementary.data.dataset import Dataset
 from complementary.data.registry import REGISTRY
 from complementary.errors import UserError
+from complementary.rng import generator
 
 log = logging.getLogger(__name__)
 AnyRun = TypeVar("AnyRun", Config, PretrainConfig)
@@ -27,18 +29,20 @@ class Subset:
         head: Size of the largest class; None: as in the paper, else the size of the smallest class.
         order: Whether the seed draws the examples of each class, or the first ones are taken.
         seed: The seed.
+        holdout: Share of them that is left out: the validation split of a run with this share and the same seed.
     """
 
     long_tail: float = 1.0
     head: int | None = None
     order: Literal["seed", "first"] = "seed"
     seed: int = 0
+    holdout: float = 0.0
 
     @staticmethod
     def of(config: Config | PretrainConfig) -> "Subset":
-        """The examples of a run or of a pretraining."""
+        """The examples of a run, its validation split included, or of a pretraining."""
         if isinstance(config, PretrainConfig):
-            return Subset(config.long_tail, config.head, config.subset, config.seed)
+            return Subset(config.long_tail, config.head, config.subset, config.seed, config.holdout)
         options, ratio = config.dataset, config.dataset.long_tail
         if options.labels.startswith("setup"):
             tail, _ = long_tail.setup(options.labels)
@@ -52,13 +56,21 @@ class Subset:
     def index(self, dataset: Dataset) -> Tensor:
         """Positions of the examples in the training split of ``dataset``, int [M]."""
         train, seed = dataset.train, None if self.order == "first" else self.seed
-        return long_tail.subset(
+        index = long_tail.subset(
             train.truth, len(dataset.classes), len(train), self.long_tail, self.head, dataset.head, seed
         )
+        return index[validation_split(len(index), self.holdout, self.seed)[0]] if self.holdout else index
 
     @property
     def is_everything(self) -> bool:
-        return self.long_tail == 1 and self.head is None
+        return self.long_tail == 1 and self.head is None and not self.holdout
+
+
+def validation_split(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Split 0 .. count - 1 at random into training and validation examples, int [N] and int [V], each in order."""
+    order = torch.randperm(count, generator=generator(seed, "holdout"))
+    held = round(share * count)
+    return order[held:].sort().values, order[:held].sort().values
 
 
 def count_examples(config: Config) -> int:

@@ -14,6 +14,7 @@ from complementary import files, networks
 from complementary.augment.crop import normalize
 from complementary.data.rows import Rows
 from complementary.encoders.external import ExternalBackbone, rebuild
+from complementary.encoders.seen import KEY
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.batches import chunks
 from complementary.errors import UserError
@@ -104,6 +105,7 @@ def load_encoder(path: Path, shape: tuple[int, ...]) -> Network:
     if not path.exists():
         raise UserError(f"{path.parent} has no {path.name}; give the folder of a finished cll pretrain.", "encoder")
     tensors, record = files.read_checkpoint(path)
+    tensors.pop(KEY, None)  # not weights
     if record.get("shape") is None or record.get("body") is None:
         raise UserError(f"{path} is not an encoder; give the folder of a finished cll pretrain.", "encoder")
     if record["shape"] != list(shape):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from complementary import files
 from complementary.encoders.backbone import describe, extract_features, load_encoder
+from complementary.encoders.seen import KEY, read_seen
 from complementary.networks import Network
 
 
@@ -23,6 +24,7 @@ class FrozenEncoder:
         mean: Mean of each channel on a 0 to 1 scale, [C].
         std: Standard deviation of each channel, [C].
         mirror: Average the features of each image with those of its mirror image.
+        seen: Digests of the images that it was pretrained on (see `seen`), int64 [P]; None: not known.
     """
 
     backbone: Network
@@ -30,6 +32,7 @@ class FrozenEncoder:
     mean: Tensor
     std: Tensor
     mirror: bool = False
+    seen: Tensor | None = None
 
     def __call__(self, images: Tensor, device: torch.device | str = "cpu") -> Tensor:
         """Images uint8 [N, C, H, W] -> unit vectors float32 [N, D], on the device."""
@@ -45,7 +48,8 @@ class FrozenEncoder:
         """Write it to a file. ``origin``: how it was made, JSON-able."""
         record = {"shape": list(self.shape), "mean": self.mean.tolist(), "std": self.std.tolist(), **origin}
         record |= describe(self.backbone) | ({"mirror": True} if self.mirror else {})
-        files.write_checkpoint(path, self.backbone.state_dict(), record)
+        seen = {} if self.seen is None else {KEY: self.seen.sort().values}
+        files.write_checkpoint(path, self.backbone.state_dict() | seen, record)
 
     @staticmethod
     def read(path: Path) -> "FrozenEncoder":
@@ -55,4 +59,4 @@ class FrozenEncoder:
             shape = tuple(record.get("shape", ()))
             backbone = load_encoder(path, shape)  # verifies the file
             mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-        return FrozenEncoder(backbone, shape, mean, std, bool(record.get("mirror", False)))
+        return FrozenEncoder(backbone, shape, mean, std, bool(record.get("mirror", False)), read_seen(path))

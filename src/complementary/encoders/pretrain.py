@@ -7,6 +7,7 @@ is an oracle metric in the log.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from complementary.encoders.backbone import (
 )
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.objectives import OBJECTIVES, Objective
+from complementary.encoders.seen import image_digests, read_seen
 from complementary.encoders.spec import WEIGHTS, EncoderSpec
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.batches import should_stream
@@ -208,9 +210,21 @@ class Pretrainer(TrainingLoop):
         load_optimizer(self.optimizer, tensors)
 
     def write_encoder(self, path: Path) -> None:
-        """Write the backbone, and what is needed to apply it."""
-        encoder = FrozenEncoder(self.objective.backbone, tuple(self.rows.shape[1:]), self.mean, self.std)
+        """Write the backbone, what is needed to apply it, and which images it has seen."""
+        shape, seen = tuple(self.rows.shape[1:]), self._seen()
+        encoder = FrozenEncoder(self.objective.backbone, shape, self.mean, self.std, seen=seen)
         encoder.write(path, config=self.config_hash, objective=self.config.encoder, epochs=self.config.epochs)
+
+    def _seen(self) -> Tensor | None:
+        """Digests of the images of this pretraining and of the encoder that it started from; None: not known."""
+        own, start = image_digests(self.rows), self.config.start
+        if start is not None:
+            weights = EncoderSpec.parse(start, "start").weights
+            before = None if weights is None else read_seen(weights)
+            if before is None:
+                return None
+            own = torch.cat([own, before])
+        return torch.from_numpy(np.unique(own.numpy()))
 
     def result(self) -> dict[str, Any]:
         """The result of a finished pretraining; an empty dictionary in all processes except rank 0."""

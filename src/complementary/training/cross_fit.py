@@ -1,9 +1,7 @@
 """Out-of-sample predictions of all training examples: each is predicted by a model that has not seen its labels."""
 
-import dataclasses
 import logging
 
-import torch
 from torch import Tensor
 
 from complementary import data
@@ -14,8 +12,10 @@ from complementary.engine.backend import Engine
 from complementary.engine.loop import Progress
 from complementary.errors import require
 from complementary.rng import generator
+from complementary.training.folds import predict_out_of_fold
 from complementary.training.run import build_trainer
 from complementary.training.task import Task, build_task
+from complementary.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +48,18 @@ def cross_fit(
     everything = build_task(config.with_(holdout=0.0), dataset, str(engine.device))
     count = len(everything.train)
     require(folds <= count, "folds", folds, f"at most {count}, the number of examples")
-    part = torch.randperm(count, generator=generator(config.seed, "cross-fit")) % folds
-    probabilities = torch.zeros(count, len(everything.classes))
-    for fold in range(folds):
-        training, other = (part != fold).nonzero()[:, 0], (part == fold).nonzero()[:, 0]
-        task = dataclasses.replace(everything.take(training), test_inputs=None, test_truth=None)
-        options = config.with_(batch=min(config.training.batch, len(training)))
+
+    def train(fold: int, task: Task) -> Trainer:
+        options = config.with_(batch=min(config.training.batch, len(task.train)))
         trainer = build_trainer(options, engine, dataset, progress=progress, task=task)
         trainer.stage = f"part {fold + 1} of {folds}, {trainer.stage}"
         trainer.run(progress)
-        on_features = trainer.task.shape == everything.shape
-        inputs = everything.train.take(other) if on_features else _images(everything, dataset, other)
-        probabilities[other] = trainer.logits(inputs).softmax(1).cpu()
-        log.info("part %d of %d: %s examples predicted", fold + 1, folds, f"{len(other):,}")
-    return probabilities
+        log.info("part %d of %d: trained on %s examples", fold + 1, folds, f"{len(task.train):,}")
+        return trainer
 
+    def inputs(trainer: Trainer, rows: Tensor) -> Rows:
+        if trainer.task.shape == everything.shape:
+            return everything.train.take(rows)
+        return rows_of(dataset.train.inputs, everything.train_index[rows])  # the encoder of the features is fine-tuned
 
-def _images(task: Task, dataset: Dataset, rows: Tensor) -> Rows:
-    """The images of the examples at ``rows``, if the trainer fine-tunes the encoder of the features."""
-    return rows_of(dataset.train.inputs, task.train_index[rows])
+    return predict_out_of_fold(everything, folds, generator(config.seed, "cross-fit"), train, inputs)

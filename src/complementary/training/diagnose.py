@@ -13,6 +13,8 @@ from torch import Tensor
 from complementary import scores
 from complementary.clusters.compare import MAX_EXAMPLES, cross_fit_linear, fit_linear, reduce
 from complementary.config import Config
+from complementary.data.rows import rows_of
+from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
 from complementary.reports.answers import (
@@ -247,10 +249,10 @@ def _accuracies(
     held, data, excluded = len(probabilities), run.config.dataset.data, run.excluded[run.held_out]
     corrected = not torch.equal(_matrix(run, noise), _base(run))
     considered = ", wrong answers considered" if corrected else ""
-    population = f"examples like the {held:,} held-out ones of {data}"
-    everyone = f"examples like all {len(run.index):,} of {data}"
+    population = f"examples like the {held:,} held-out ones of {data}{_seen(run, run.held_out)}"
+    everyone = f"examples like all {len(run.index):,} of {data}{_seen(run, torch.ones_like(run.held_out))}"
     if held:
-        found += _stored(run, population)
+        found += _stored(run, data)
         predicted = probabilities.argmax(1)
         if corrected or not found:
             value = _accuracy(run, predicted, excluded, noise)
@@ -281,14 +283,28 @@ def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: Answ
     return Estimated(found.value, math.hypot(found.error, 10 * (higher.value - found.value)))
 
 
-def _stored(run: FinishedRun, population: str) -> list[Accuracy]:
-    """The estimate in the result of the run, if it is for these weights. It takes all answers for right."""
-    result = run.result
-    keys = [f"estimated_accuracy_{name}" for name in ("selected", "error", "low", "high")]
-    if run.weights != "selected" or any(result.get(key) is None for key in keys):
-        return []
-    value, error, low, high = (float(result[key]) for key in keys)
-    return [Accuracy(UNCORRECTED, Estimated(value, error), population, bounds=(low, high))]
+def _seen(run: FinishedRun, chosen: Tensor) -> str:
+    """A clause about the encoder, if it was pretrained on some of the examples ``chosen`` bool [M]."""
+    encoder = run.predictor.encoder
+    if encoder is None or encoder.seen is None or not len(encoder.seen):
+        return ""
+    count = int(were_seen(rows_of(run.dataset.train.inputs, run.index[chosen]), encoder.seen).sum())
+    every = "all" if count == int(chosen.sum()) else f"{count:,}"
+    return f"; the encoder was pretrained on {every} of them" if count else ""
+
+
+def _stored(run: FinishedRun, data: str) -> list[Accuracy]:
+    """The estimates in the result of the run, if they are for these weights. They take all answers for right."""
+    result, found = run.result, list[Accuracy]()
+    seen = int(result.get("data", {}).get("held_out_seen", 0))
+    new = f"examples like {int(run.held_out.sum()) - seen:,} held-out ones of {data}"
+    old = f"examples like {seen:,} held-out ones of {data} that the encoder was pretrained on"
+    for name, population in (("estimated_accuracy", new), ("estimated_seen_accuracy", old)):
+        keys = [f"{name}_{part}" for part in ("selected", "error", "low", "high")]
+        if run.weights == "selected" and all(result.get(key) is not None for key in keys):
+            value, error, low, high = (float(result[key]) for key in keys)
+            found.append(Accuracy(UNCORRECTED, Estimated(value, error), population, bounds=(low, high)))
+    return found
 
 
 def _confidence(probabilities: Tensor, noise: AnswerNoise) -> Estimated:

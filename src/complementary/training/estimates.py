@@ -16,43 +16,76 @@ from complementary.scores import AccuracyEstimate
 from complementary.training.trainer import Trainer
 
 Rows = list[dict[str, Any]]
-SEEN = (
-    "The encoder was pretrained on the held-out images too. The estimate is for images that the encoder has seen; "
-    "expect less on new images (CIFAR-10, SimSiam: 2.7 points less)."
+NAMES = (
+    "estimated_accuracy",
+    "estimated_balanced_accuracy",
+    "estimated_seen_accuracy",
+    "estimated_seen_balanced_accuracy",
 )
-MAYBE_SEEN = "If the encoder was pretrained on the held-out images too, expect less on new images."
+"""Estimates of a result: for new data, with the classes as they are or of equal size; and the same for images that the
+encoder was pretrained on."""
+NOT_NEW = (
+    "No estimated accuracy for new images: the encoder was pretrained on all held-out images, and it represents images "
+    "better that it has seen (CIFAR-10, SimSiam: 2.7 points of accuracy). Pretrain without them: pretrain_images = "
+    "training, or holdout in the pretraining."
+)
+SOME_NEW = (
+    "The encoder was pretrained on {seen:,} of {count:,} held-out images; the others give the estimate for new ones."
+)
+ASSUMED_NEW = "The estimated accuracy holds if the encoder {encoder} was not pretrained on the held-out images."
 
 
 def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None]) -> dict[str, Any]:
     """The estimated accuracies of a finished training, as in result.json.
+
+    Held-out images that the encoder was pretrained on are not new to it. Only the others give the estimate for new
+    images; those that it has seen give an estimate of their own, under another name.
 
     Args:
         trainer: The training.
         select: The rule that selects an epoch: it maps rows of the history to one of them.
 
     Returns:
-        Accuracy on data like the training data and, if class sizes differ, on classes of equal size, each with the ends
-        of its 95 % interval; None: no number, and ``estimate_notes`` says why.
+        For each of `NAMES` the value, its standard error and the ends of its 95 % interval; None: no number. Classes of
+        equal size are a population of their own only if class sizes differ. ``estimate_notes`` says why a number is
+        missing, and what the others assume.
     """
-    task, names = trainer.task, ("estimated_accuracy", "estimated_balanced_accuracy")
-    nothing = dict.fromkeys(f"{name}_{part}" for name in names for part in ("selected", "error", "low", "high"))
+    task = trainer.task
+    nothing = dict.fromkeys(f"{name}_{part}" for name in NAMES for part in ("selected", "error", "low", "high"))
     if not len(task.validation) or select(trainer.history) is None:
         return nothing
-    predicted, excluded = cross_fitted_predictions(trainer, select), task.validation_excluded
-    matrix, estimated = task.transition, task.transition_estimate
-    found = [scores.accuracy_interval(predicted, excluded, matrix, estimated)]
-    given = trainer.config.pseudo_labels.shares()
+    predicted = cross_fitted_predictions(trainer, select)
+    seen = torch.zeros(len(predicted), dtype=torch.bool) if task.validation_seen is None else task.validation_seen
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    for rows, names in ((~seen, NAMES[:2]), (seen, NAMES[2:])):
+        if bool(rows.any()):
+            for name, estimate in zip(names, _estimate(trainer, predicted, rows), strict=False):
+                found |= {f"{name}_{key}": value for key, value in _numbers(estimate).items()}
+                notes += _reason(name, estimate)
+    return nothing | found | {"estimate_notes": notes + _about_encoder(trainer, seen)}
+
+
+def _estimate(trainer: Trainer, predicted: Tensor, rows: Tensor) -> list[AccuracyEstimate]:
+    """Estimate the accuracy from some held-out examples.
+
+    Args:
+        trainer: The training.
+        predicted: Predicted classes of the validation split, int [V].
+        rows: The examples, bool [V].
+
+    Returns:
+        The estimate and, if class sizes differ, that for classes of equal size.
+    """
+    task, given = trainer.task, trainer.config.pseudo_labels.shares()
+    matrix, estimated, excluded = task.transition, task.transition_estimate, task.validation_excluded.cpu()
+    used, predicted = excluded[rows], predicted[rows]
+    found = [scores.accuracy_interval(predicted, used, matrix, estimated)]
     shares = None if given is None else torch.tensor(given, dtype=torch.float64) / sum(given)
-    everything = torch.cat([excluded, task.excluded])
-    if shares is not None or scores.classes_differ_in_size(everything, matrix):
-        arguments = (predicted, excluded, matrix, estimated, task.excluded, shares)
-        found.append(scores.balanced_accuracy_interval(*arguments))
-    result = nothing | {
-        f"{name}_{key}": value
-        for name, estimate in zip(names, found, strict=False)
-        for key, value in _numbers(estimate).items()
-    }
-    return result | {"estimate_notes": [*_reasons(found), *_about_encoder(trainer)]}
+    others = torch.cat([excluded[~rows], task.excluded.cpu()])
+    if shares is not None or scores.classes_differ_in_size(torch.cat([used, others]), matrix):
+        found.append(scores.balanced_accuracy_interval(predicted, used, matrix, estimated, others, shares))
+    return found
 
 
 def cross_fitted_predictions(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None]) -> Tensor:
@@ -73,14 +106,20 @@ def _numbers(estimate: AccuracyEstimate) -> dict[str, float]:
     return {"selected": estimate.value, "error": estimate.error, "low": estimate.low, "high": estimate.high}
 
 
-def _reasons(found: list[AccuracyEstimate]) -> list[str]:
-    what = {"data": "No estimated accuracy", "balanced": "No estimated accuracy for classes of equal size"}
-    return [f"{what[e.population]}: {e.reason[0].lower()}{e.reason[1:]}" for e in found if e.reason]
+def _reason(name: str, estimate: AccuracyEstimate) -> list[str]:
+    where = " for classes of equal size" if "balanced" in name else ""
+    where += " on images that the encoder was pretrained on" if "seen" in name else ""
+    return (
+        [f"No estimated accuracy{where}: {estimate.reason[0].lower()}{estimate.reason[1:]}"] if estimate.reason else []
+    )
 
 
-def _about_encoder(trainer: Trainer) -> list[str]:
-    """The validation split was held out from the labels, but not from the images that an encoder was pretrained on."""
-    encoder = trainer.task.data_summary.get("encoder")
-    if trainer.encoder is None or encoder is None or encoder == "random":
+def _about_encoder(trainer: Trainer, seen: Tensor) -> list[str]:
+    """What the numbers mean, if the network computes its inputs with an encoder or was initialized with one."""
+    if trainer.encoder is None:
         return []
-    return [SEEN if encoder.partition(":")[0] in ("simsiam", "byol", "mocov3", "run") else MAYBE_SEEN]
+    if trainer.task.validation_seen is None:
+        return [ASSUMED_NEW.format(encoder=trainer.task.data_summary.get("encoder"))]
+    if bool(seen.all()):
+        return [NOT_NEW]
+    return [SOME_NEW.format(seen=int(seen.sum()), count=len(seen))] if bool(seen.any()) else []

@@ -11,14 +11,13 @@ from torch import Tensor
 from complementary import data
 from complementary.config import Config, read_toml
 from complementary.data import Dataset
-from complementary.data.selection import select, transition_matrices
+from complementary.data.selection import select, transition_matrices, validation_split
 from complementary.engine.backend import choose_device
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
 from complementary.reports.answers import rank_answers
 from complementary.reports.terminal import log_progress
 from complementary.training.predict import Predictor, load
-from complementary.training.task import validation_split
 
 log = logging.getLogger(__name__)
 BATCH = 2048

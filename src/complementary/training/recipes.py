@@ -21,6 +21,7 @@ from complementary.clusters.features import find_encoder_of
 from complementary.config import Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import label_source, select
+from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,9 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
     else:
         encoder: str | None = config.cluster.encoder
-        found = find_encoder_of(dataset, examples) if encoder == "auto" else None if encoder == "pixels" else encoder
+        found: object = encoder
+        if encoder in ("auto", "pixels"):
+            found = find_encoder_of(config, dataset, examples) if encoder == "auto" else None
         if found is not None and device.type == "cuda":
             road, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
         elif found is not None:
@@ -77,6 +80,8 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
                 "encoder = simsiam is far more accurate; it is pretrained first, which takes long on a CPU"
             )
             options |= _raw(count, options["batch"], "images")
+    if options.get("encoder") in OBJECTIVE_NAMES and config.cluster.encoder_seed is None:
+        options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or "encoder" in options
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
         road += "; the transition matrix is estimated"

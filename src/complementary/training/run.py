@@ -27,6 +27,7 @@ from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.estimates import estimates
+from complementary.training.folds import predict_out_of_fold
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
@@ -200,16 +201,14 @@ def _cross_fit(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Tensor:
     """Class probabilities [N, K] of every training example, by a classifier that was trained without its labels."""
-    count, folds = len(task.train), 5 if task.encoder is not None or len(task.train) < 10_000 else 2
-    part = torch.randperm(count, generator=generator(config.seed, "folds")) % folds
-    predicted = torch.zeros(count, len(task.classes))
-    for fold in range(folds):
-        training, other = (part != fold).nonzero()[:, 0], (part == fold).nonzero()[:, 0]
-        without = dataclasses.replace(task.take(training), test_inputs=None, test_truth=None)
-        batch = min(config.training.batch, len(training) // processes.world_size * processes.world_size)
-        trainer = _train_first(config.with_(batch=batch), without, engine, processes, stage, progress)
-        predicted[other] = processes.broadcast(trainer.logits(task.train.take(other)).softmax(1).cpu())
-    return predicted
+    folds = 5 if task.encoder is not None or len(task.train) < 10_000 else 2
+
+    def train(fold: int, without: Task) -> Trainer:
+        batch = min(config.training.batch, len(without.train) // processes.world_size * processes.world_size)
+        return _train_first(config.with_(batch=batch), without, engine, processes, stage, progress)
+
+    random = generator(config.seed, "folds")
+    return predict_out_of_fold(task, folds, random, train, processes=processes)
 
 
 def _train_first(

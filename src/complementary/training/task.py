@@ -13,20 +13,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from complementary import data, mixing, oracle
+from complementary import data, files, mixing, oracle
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import label_source, require_truth, select, transition_matrices
+from complementary.data.selection import label_source, require_truth, select, transition_matrices, validation_split
 from complementary.encoders.frozen import FrozenEncoder
+from complementary.encoders.seen import were_seen
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.files import fingerprint
 from complementary.losses.registry import check, method_of
 from complementary.mixing import GroupMixup, Pool
-from complementary.rng import address, generator
+from complementary.rng import address
 from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Task:
         validation: Inputs of the validation split, which selects the epoch, [V, ...].
         validation_index: Their positions in the training split of the dataset, int64 [V], on the CPU.
         validation_excluded: Their complementary labels, uint8 [V, K].
+        validation_seen: Which of them the encoder was pretrained on, bool [V], on the CPU; None: no encoder, or one
+            that was made elsewhere, so that it is not known.
         test_inputs: Inputs of the test set, [T, ...]; for evaluation only.
         test_truth: Their true labels, int64 [T].
         mean: Mean of the inputs, per channel [C] or feature [D].
@@ -73,6 +76,7 @@ class Task:
     transition: Tensor
     loss_transition: Tensor
     encoder: FrozenEncoder | None = None
+    validation_seen: Tensor | None = None
     transition_estimate: TransitionEstimate | None = None
     data_summary: dict[str, Any] = field(default_factory=dict)
 
@@ -88,7 +92,9 @@ class Task:
 
     def to(self, device: torch.device, inputs: bool = True) -> "Task":
         """The task with its tensors on ``device``; ``inputs=False`` leaves the inputs where they are."""
-        stay = {"train_index", "validation_index"} | (set() if inputs else {"train", "validation", "test_inputs"})
+        stay = {"train_index", "validation_index", "validation_seen"} | (
+            set() if inputs else {"train", "validation", "test_inputs"}
+        )
         parts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in stay}
         moved: dict[str, Any] = {k: v.to(device) for k, v in parts.items() if isinstance(v, Tensor | Rows)}
         return dataclasses.replace(self, **moved)
@@ -162,16 +168,12 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
         transition=transition,
         loss_transition=loss_transition,
         encoder=inputs.encoder,
+        validation_seen=_seen(extractor, inputs.encoder, index[validation]),
     )
     summary = _summarize(config, task, None if truth is None else truth[train])
+    if task.validation_seen is not None:
+        summary["held_out_seen"] = int(task.validation_seen.sum())
     return dataclasses.replace(task, data_summary=summary | _summarize_clusters(extractor, cluster))
-
-
-def validation_split(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Split 0 .. count - 1 at random into training and validation examples, int [N] and int [V], each in order."""
-    order = torch.randperm(count, generator=generator(seed, "holdout"))
-    held = round(share * count)
-    return order[held:].sort().values, order[:held].sort().values
 
 
 def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
@@ -219,10 +221,24 @@ def _inputs(extractor: FeatureExtractor) -> _Inputs:
         test = None if dataset.test is None else dataset.test.inputs
         return _Inputs(dataset.train.inputs, extractor.chosen, test, mean, std)
     features, shape = extractor.train, tuple(dataset.train.inputs.shape[1:])
-    encoder = FrozenEncoder(extractor.backbone(), shape, mean, std, extractor.mirror)
+    encoder = FrozenEncoder(extractor.backbone(), shape, mean, std, extractor.mirror, extractor.seen())
     spread = features.std(0)
     spread = torch.where(spread > 1e-8, spread, 1.0)
     return _Inputs(features, torch.arange(len(features)), extractor.test(), features.mean(0), spread, encoder)
+
+
+def _seen(extractor: FeatureExtractor, encoder: FrozenEncoder | None, validation: Tensor) -> Tensor | None:
+    """Which examples at ``validation`` int [V] the encoder was pretrained on, bool [V]; None: see `Task`.
+
+    An encoder of this package that does not say so, because it is older, is taken for one that has seen all of them.
+    """
+    if encoder is None:
+        return None
+    if encoder.seen is not None:
+        return were_seen(rows_of(extractor.dataset.train.inputs, validation), encoder.seen)
+    weights = extractor.encoder.weights
+    made_elsewhere = weights is None or not files.read_record(weights)
+    return None if made_elsewhere else torch.ones(len(validation), dtype=torch.bool)
 
 
 def _cluster(extractor: FeatureExtractor, truth: Tensor | None) -> Tensor | None:
