@@ -117,10 +117,24 @@ def test_own_photos_are_imported_and_predicted(gallery, in_folder):
 
 @pytest.mark.slow
 def test_own_parts_train_on_the_command_line(in_folder):
+    """By module:name, and by the short names of the entry points of an installed package."""
     shutil.copy(ROOT / "examples/10_own_parts.py", in_folder / "own_parts.py")
-    parts = {"--data": "stripes", "--loss": "squared", "--mix": "SameSide", "--encoder": "edges"}
-    options = [word for option, name in parts.items() for word in (option, f"own_parts:{name}")]
+    info = in_folder / "own_parts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own_parts\nVersion: 1.0\n")
+    points = {"losses": "squared", "mixers": "SameAnswer", "encoders": "edges", "datasets": "stripes"}
+    groups = [f"[complementary.{kind}]\nmy-{name} = own_parts:{name}\n" for kind, name in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(groups))
+    options = ["--data", "own_parts:stripes", "--loss", "own_parts:squared"]
+    options += ["--mix", "my-SameAnswer", "--encoder", "my-edges"]
     command = [sys.executable, "-m", "complementary", "train", *options, "--epochs", "2", "--out", "run"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert 'loss = "own_parts:squared"' in (in_folder / "run/config.toml").read_text()
+    stored = (in_folder / "run/config.toml").read_text()
+    assert 'loss = "own_parts:squared"' in stored
+    assert 'mix = "my-SameAnswer"' in stored
+    code = (
+        "from complementary import data, losses; losses.build('my-squared'); print(len(data.load('my-stripes').train))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "2000\n", found.stderr
