@@ -1,6 +1,7 @@
 """The page about all losses on features, from the results that `benchmarks.methods` stored."""
 
 import json
+import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from complementary.errors import UserError
 from complementary.losses.registry import LOSS_METHODS
 
 SIGNIFICANT = 0.05
+FINDINGS, FORMULAS = (
+    "findings.md",
+    "formulas.md",
+)  # in the folder of results: parts of the page that are written by hand
+DEVIATIONS = "deviations.json"  # written by `benchmarks.deviations`
 WANTED, HEADS = ("cifar10", "cifar20", "mnist", "fmnist"), ("linear", "mlp")
 TITLES = {"cifar10": "CIFAR-10", "cifar20": "CIFAR-20", "mnist": "MNIST", "fmnist": "Fashion-MNIST", "digits": "digits"}
 
@@ -43,22 +49,36 @@ class Column:
     chosen: dict[str, Choice]
     oracle: dict[str, Choice]
 
-    def ranks(self) -> dict[str, int]:
-        """The rank of each loss by its chosen accuracy; 1 is the best."""
-        order = sorted(self.chosen, key=lambda loss: -self.chosen[loss].mean)
-        return {loss: i + 1 for i, loss in enumerate(order)}
+    @property
+    def first(self) -> str:
+        """The most accurate loss."""
+        return max(self.chosen, key=lambda loss: self.chosen[loss].mean)
+
+    def ranks(self) -> dict[str, float]:
+        """The rank of each loss by its chosen accuracy; 1 is the best. Equal losses share the mean of their ranks."""
+        ranks = stats.rankdata([-choice.mean for choice in self.chosen.values()])
+        return dict(zip(self.chosen, map(float, ranks), strict=True))
+
+    def behind(self) -> dict[str, float]:
+        """By how much each loss is less accurate than the first."""
+        return {loss: self.chosen[self.first].mean - choice.mean for loss, choice in self.chosen.items()}
 
     def best(self) -> set[str]:
-        """The most accurate loss, and those that Welch's test does not tell from it."""
-        top = max(self.chosen, key=lambda loss: self.chosen[loss].mean)
-        return {loss for loss, each in self.chosen.items() if loss == top or not _differ(self.chosen[top], each)}
+        """The first, and those that Welch's test does not tell from it."""
+        top = self.chosen[self.first]
+        return {loss for loss, each in self.chosen.items() if loss == self.first or not _differ(top, each)}
 
 
 def _differ(first: Choice, second: Choice) -> bool:
+    return _p_value(first, second) < SIGNIFICANT
+
+
+def _p_value(first: Choice, second: Choice) -> float:
+    """Of Welch's test; 1 if there are too few seeds to know, or all are equal."""
     a, b = first.accuracies, second.accuracies
     if len(a) < 2 or len(b) < 2 or len({*a, *b}) == 1:
-        return False
-    return bool(stats.ttest_ind(a, b, equal_var=False).pvalue < SIGNIFICANT)
+        return 1.0
+    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
 @dataclass(frozen=True)
@@ -91,8 +111,13 @@ def read(path: Path) -> Study:
 
 
 def _choose(by_lr: dict[float, list[dict[str, Any]]], metric: str, sign: int) -> Choice:
-    """The learning rate with the largest (sign 1) or smallest (-1) mean of a metric over seeds."""
-    lr = max(by_lr, key=lambda lr: sign * statistics.fmean(row[metric] for row in by_lr[lr]))
+    """The learning rate with the largest (sign 1) or smallest (-1) mean of a metric over seeds; NaN is the worst."""
+
+    def score(lr: float) -> float:
+        mean = sign * statistics.fmean(row[metric] for row in by_lr[lr])
+        return -math.inf if math.isnan(mean) else mean
+
+    lr = max(by_lr, key=score)
     return Choice(lr, tuple(row["accuracy_selected"] for row in by_lr[lr]))
 
 
@@ -101,59 +126,137 @@ def _choose(by_lr: dict[float, list[dict[str, Any]]], metric: str, sign: int) ->
 
 def render(folder: Path) -> str:
     """The page of all results in a folder."""
-    studies = [read(path) for path in sorted(folder.glob("*.jsonl"))]
-    if not studies:
+    found = {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
+    if not found:
         raise UserError(f"{folder} has no results (*.jsonl); run `python -m benchmarks.methods run` first.")
-    columns = [(study, column) for study in studies for column in study.columns]
-    parts = [INTRODUCTION.format(columns=len(columns)), _summary(columns)]
-    for study in studies:
+    wanted = [found[name] for name in (f"{data}-{head}" for data in WANTED for head in HEADS) if name in found]
+    others = [study for study in found.values() if study not in wanted]
+    columns = [(study, column) for study in wanted or others for column in study.columns]
+    parts = [INTRODUCTION, _by_hand(folder / FINDINGS), _by_labels(columns), METHOD, _ranks(columns), _firsts(columns)]
+    for study in (*wanted, *others):
         parts += [f"## {study.title}\n", _conditions(study), _table(study)]
-    parts += [_choice(columns), _missing(studies)]
-    return "\n".join(parts)
+    parts += [_choice(columns), _missing(wanted), _by_hand(folder / FORMULAS), _deviations(folder)]
+    return "\n".join(part for part in parts if part)
 
 
 INTRODUCTION = """# All losses on features
 
 <!-- written by: python -m benchmarks.methods page results/methods -->
 
-Every loss of the package trains the same small heads on the same features of a frozen encoder, with the same labels,
-batches and grid of learning rates. Training goes on for a fixed number of epochs and is evaluated five times; the epoch
-is the one with the lowest calibrated SCEL on held-out complementary labels. The learning rate of each loss is the one
-with the lowest mean of that score over the seeds, so **no true label is used for any choice**. The test set is
-balanced, also for the long tail. Numbers are test accuracies in %, mean ± standard deviation over seeds.
+Every loss of the package trains the same small heads on the same features of a frozen encoder, and no true label is
+used for any choice. Numbers are test accuracies in %.
+"""
+METHOD = """## How it was measured
+
+All losses have the same labels, batches and grid of learning rates. Training goes on for a fixed number of epochs and
+is evaluated five times; the epoch is the one with the lowest calibrated SCEL on held-out complementary labels. The
+learning rate of each loss is the one with the lowest mean of that score over the seeds. The test set is balanced, also
+for the long tail. Tables show mean ± standard deviation over seeds.
 
 Losses with a matrix get the one that the labels were drawn with; for ACL labels, whose matrix is not known, the uniform
 one. Priors are estimated from the labels. Seeds differ in labels and initial weights; the examples are the same. ACL
 labels come with the data, so there seeds differ in initial weights only.
 
-All heads of a loss are trained as one computation (`benchmarks/methods.py`), because {columns} columns with 25 losses,
-several learning rates and seeds would be thousands of runs. `cll sweep results/grids/methods.toml` trains the same
-cells one by one.
+All heads of a loss (learning rates x seeds x kinds of labels) are trained as one computation (`benchmarks/methods.py`),
+on a GPU as one CUDA graph. `cll sweep results/grids/methods.toml` and `cll report` train and compare the same cells one
+by one, which takes days on a CPU.
 """
 
 
-def _summary(columns: list[tuple[Study, Column]]) -> str:
-    ranks: dict[str, list[int]] = defaultdict(list)
+def _by_hand(path: Path) -> str:
+    """A part of the page that is written by hand; empty if it is not there."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _deviations(folder: Path) -> str:
+    """The table that `benchmarks.deviations` stored."""
+    path = folder / DEVIATIONS
+    if not path.exists():
+        return ""
+    lines = [
+        "## Largest deviations\n",
+        "Relative, of the mean loss of a batch: from a slow reference of the formula in float64 (100 random batches), "
+        "and from libcll's formulas at fixed logits, with its own factors (`python -m benchmarks.deviations`).\n",
+        "| loss | from its formula | from libcll |\n|---|---|---|",
+    ]
+    for loss, (formula, libcll) in json.loads(path.read_text(encoding="utf-8")).items():
+        lines.append(f"| `{loss}` | {formula:.0e} | {'' if libcll is None else f'{libcll:.0e}'} |")
+    return "\n".join(lines) + "\n"
+
+
+Columns = list[tuple[Study, Column]]
+
+
+def _collect(columns: Columns) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, int]]:
+    """Ranks, accuracy behind the first, and the number of columns in which it is among the best, of each loss."""
+    ranks: dict[str, list[float]] = defaultdict(list)
+    behind: dict[str, list[float]] = defaultdict(list)
     wins: dict[str, int] = defaultdict(int)
     for _, column in columns:
         for loss, rank in column.ranks().items():
             ranks[loss].append(rank)
+            behind[loss].append(column.behind()[loss])
         for loss in column.best():
             wins[loss] += 1
+    return ranks, behind, wins
+
+
+def _by_labels(columns: Columns, shown: int = 5) -> str:
+    """The best losses for each kind of labels."""
+    lines = [
+        "## Best losses for each kind of labels\n",
+        "By mean rank over datasets and heads. In parentheses: points behind the most accurate loss, on average and at "
+        f"most. Only losses that were run everywhere; the first {shown}.\n",
+        "| labels | columns | losses |\n|---|---|---|",
+    ]
+    for kind in dict.fromkeys(column.name for _, column in columns):
+        chosen = [(study, column) for study, column in columns if column.name == kind]
+        ranks, behind, _ = _collect(chosen)
+        everywhere = [loss for loss, found in ranks.items() if len(found) == len(chosen)]
+        order = sorted(everywhere, key=lambda loss: statistics.fmean(ranks[loss]))[:shown]
+        cells = [
+            f"`{loss}` {statistics.fmean(ranks[loss]):.1f} "
+            f"({100 * statistics.fmean(behind[loss]):.1f}, {100 * max(behind[loss]):.1f})"
+            for loss in order
+        ]
+        lines.append(f"| {kind} | {len(chosen)} | " + ", ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(columns: Columns) -> str:
+    ranks, behind, wins = _collect(columns)
     lines = [
         "## Ranks\n",
-        f"Over {len(columns)} columns (datasets x heads x kinds of labels) with up to {len(ranks)} losses.",
+        f"Over {len(columns)} columns (datasets x heads x kinds of labels) with up to {len(ranks)} losses. *Among the "
+        "best*: columns in which the loss is the most accurate, or Welch's test does not tell it from that one (p < "
+        "0.05, not corrected for the number of losses). *Behind*: points behind the most accurate loss.\n",
+        "| loss | method | mean rank | worst rank | among the best | behind, mean | behind, at most |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        "*Among the best*: columns in which the loss is the most accurate, or Welch's test does not tell it from that "
-        "one (p < 0.05).\n"
-    ]
-    lines += ["| loss | method | mean rank | worst rank | among the best |", "|---|---|---|---|---|"]
     for loss in sorted(ranks, key=lambda loss: statistics.fmean(ranks[loss])):
         mean, worst = statistics.fmean(ranks[loss]), max(ranks[loss])
-        lines.append(
-            f"| `{loss}` | {LOSS_METHODS[loss].title} | {mean:.1f} | {worst} | {wins[loss]} of {len(ranks[loss])} |"
-        )
+        gaps = f"{100 * statistics.fmean(behind[loss]):.1f} | {100 * max(behind[loss]):.1f}"
+        best = f"{wins[loss]} of {len(ranks[loss])}"
+        lines.append(f"| `{loss}` | {LOSS_METHODS[loss].title} | {mean:.1f} | {worst:g} | {best} | {gaps} |")
+    return "\n".join(lines) + "\n"
+
+
+def _firsts(columns: Columns) -> str:
+    """What Welch's test says about the first place of each column."""
+    lines = [
+        "## First places\n",
+        "The most accurate loss of each column, and how many others Welch's test (p < 0.05) does not tell from it.\n",
+        "| column | first | accuracy | not told apart | second | p of first against second |",
+        "|---|---|---|---|---|---|",
+    ]
+    for study, column in columns:
+        first, second = [*sorted(column.chosen, key=lambda loss: -column.chosen[loss].mean), None][:2]
+        assert first is not None
+        others = f"{len(column.best()) - 1} of {len(column.chosen) - 1}"
+        p = "" if second is None else f"{_p_value(column.chosen[first], column.chosen[second]):.2g}"
+        ahead = "" if second is None else f"`{second}` {_spread(column.chosen[second])}"
+        title = f"{study.title}, {column.name}"
+        lines.append(f"| {title} | `{first}` | {_spread(column.chosen[first])} | {others} | {ahead} | {p} |")
     return "\n".join(lines) + "\n"
 
 
@@ -167,7 +270,8 @@ def _conditions(study: Study) -> str:
     return (
         f"Encoder `{c['encoder'].rpartition('/')[2]}`, {c['features']} standardized features, heads{hidden}; {images}, "
         f"a tenth of them held out; {c['epochs']} epochs, batch {c['batch']}, Adam, weight decay {c['weight_decay']:g}."
-        f" {c['seconds']:,.0f} s on {c['device']}. Bold: among the best of the column.\n"
+        f" {c['seconds']:,.0f} s on {c['device']}. Bold: among the best of the column. In parentheses: the accuracy "
+        "with the learning rate that is best on the test set (oracle), if it is higher by .1 or more.\n"
     )
 
 
@@ -180,7 +284,10 @@ def _table(study: Study) -> str:
         for column, top in zip(study.columns, best, strict=True):
             choice = column.chosen.get(loss)
             text = "" if choice is None else _spread(choice)
-            cells.append(f"**{text}**" if loss in top else text)
+            text = f"**{text}**" if loss in top else text
+            oracle = column.oracle[loss].mean if choice is not None else 0.0
+            better = choice is not None and round(1000 * oracle) > round(1000 * choice.mean)
+            cells.append(f"{text} ({100 * oracle:.1f})" if better else text)
         if any(cells):
             lines.append(f"| `{loss}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -191,7 +298,7 @@ def _spread(choice: Choice) -> str:
     return f"{100 * choice.mean:.1f}{deviation}"
 
 
-def _choice(columns: list[tuple[Study, Column]]) -> str:
+def _choice(columns: Columns) -> str:
     """What the truth-free choice of the learning rate costs."""
     lines = ["## The learning rate without true labels\n"]
     lines += [

@@ -90,7 +90,9 @@ def test_page_chooses_the_learning_rate_without_true_labels(tmp_path):
     assert column.ranks() == {"fwd": 1, "dm": 2, "s-nl": 3}
     assert column.best() == {"fwd", "dm"}
     page = methods_page.render(tmp_path)
-    assert "| `s-nl` | 51.0 ± 1.0 |" in page
+    assert "| `s-nl` | 51.0 ± 1.0 (81.0) |" in page
+    assert "| uniform | 1 | `fwd` 1.0 (0.0, 0.0), `dm` 2.0 (0.7, 0.7), `s-nl` 3.0 (20.0, 20.0) |" in page
+    assert "| digits, linear heads, uniform | `fwd` | 71.0 ± 1.0 | 1 of 2 | `dm` 70.3 ± 1.5 | 0.57 |" in page
     assert "| `fwd` | **71.0 ± 1.0** |" in page
     assert "| `s-nl` | 30.0 | 30.0 | digits, linear heads, uniform | 0 of 1 |" in page
 

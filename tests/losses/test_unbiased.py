@@ -87,9 +87,9 @@ def test_ure_with_the_uniform_matrix_is_that_without():
         torch.testing.assert_close(found, LOSSES[plain](FIXED, FIXED_LABELS), rtol=1e-5, atol=1e-5)
 
 
-def test_ure_corrections_equal_the_published_code():
-    """Values of the code of Ishida et al. at these logits, evaluated once in float64: it splits the risk by class, and
-    so do we; libcll splits by label and finds 1.4866797989 and 0.5407316090."""
+def test_ure_corrections_equal_the_published_formula():
+    """Theorem 1 of Ishida et al. at these logits, in float64. Others find 0.5893 and 0.1639 (the authors' code, whose
+    weights differ if labels are not equally frequent) and 1.4867 and 0.5407 (libcll, which splits by label)."""
     assert float(mean(ure_nn(FIXED, FIXED_LABELS), FIXED_LABELS)) == pytest.approx(1.6301, abs=5e-5)
     assert float(mean(ure_ga(FIXED, FIXED_LABELS), FIXED_LABELS)) == pytest.approx(0.6841, abs=5e-5)
 

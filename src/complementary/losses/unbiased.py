@@ -22,8 +22,13 @@ weighted by that share, as published. Without it, the share in the batch counts.
 the noise of counting labels to every R_k: at the start of training, some R_k is then negative in most batches, and GA
 ascends nearly always.
 
-libcll splits the risk by complementary label, not by class, before it clips: other values for NN and GA, the same for
-free.
+These are the formulas of the paper (Theorem 1, and its algorithm for GA). Implementations differ:
+
+- The authors' code (github.com/takashiishida/comp) weights the loss of class j by the share of label j where Theorem 1
+  has that of the label of the examples. Both are the same if all labels are equally frequent. Its GA multiplies R_k by
+  the number of labels k in the batch, so that it ascends more strongly, by about B / K.
+- libcll splits the risk by complementary label, not by class, before it clips: other values for NN and GA, the same for
+  free.
 """
 
 import torch
