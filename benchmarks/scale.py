@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from complementary import files
 from complementary.clusters.kmeans import LARGE
 
 CLASSES, DIMENSIONS, SIDE = 10, 64, 32
@@ -96,6 +97,7 @@ def write_images(folder: Path, count: int) -> None:
         list(pool.map(write, range(0, count, 1000)))
     pixels.flush()
     write_table(folder / "answers.csv", (f"{i // 1000:04}/{i}.jpg" for i in range(count)), not_y)
+    write_table(folder / "rows.csv", map(str, range(count)), not_y)
 
 
 def write_vectors(folder: Path, count: int, with_csv: bool = True) -> None:
@@ -123,6 +125,8 @@ def stages(kind: str, folder: Path, with_csv: bool = True) -> list[Stage]:
     if kind == "images":
         photos = ("data", "import", folder / "photos", "--labels", table, "--size", SIDE, "--out", "large")
         commands["import a folder of JPEG files"] = photos
+        both = ("data", "import", new, "--labels", folder / "rows.csv", "--out", "rows")
+        commands["import .npy and a CSV of answers"] = both
     elif with_csv:
         commands["import .npy and a CSV of answers"] = ("data", "import", new, "--labels", table, "--out", "large")
     if kind == "vectors":
@@ -175,20 +179,20 @@ def _watch(process: int, peak: list[float]) -> None:
         time.sleep(0.02)
 
 
-def run(kind: str, count: int, place: Path | None = None, with_csv: bool = True) -> dict[str, Any]:
-    """Generate data, measure all stages, delete the data."""
+def run(kind: str, count: int, place: Path | None = None, with_csv: bool = True) -> Iterator[dict[str, Any]]:
+    """Generate data, measure all stages, delete the data. After each stage, yield what is known so far."""
     with tempfile.TemporaryDirectory(dir=place, prefix="scale-") as name:
         folder = Path(name)
         if kind == "images":
             write_images(folder, count)
         else:
             write_vectors(folder, count, with_csv)
-        measured = []
+        measured = list[dict[str, Any]]()
         for stage in stages(kind, folder, with_csv):
-            measured.append(measure(stage, folder / "cache"))
-            print(f"{count:,} {kind}: {dataclasses.asdict(measured[-1])}", file=sys.stderr, flush=True)
-    rows = [{key: value for key, value in dataclasses.asdict(stage).items() if key != "command"} for stage in measured]
-    return {"kind": kind, "count": count, "stages": rows}
+            row = dataclasses.asdict(measure(stage, folder / "cache"))
+            print(f"{count:,} {kind}: {row}", file=sys.stderr, flush=True)
+            measured.append({key: value for key, value in row.items() if key != "command"})
+            yield {"kind": kind, "count": count, "stages": measured}
 
 
 def describe_machine() -> dict[str, Any]:
@@ -266,14 +270,15 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not options.kind or not options.counts:
         parser.error("name images or vectors, and numbers of examples")
-    sizes = [run(options.kind, count, options.folder, options.csv) for count in options.counts]
-    record = {"machine": describe_machine(), "sizes": sizes}
-    text = json.dumps(record, indent=1) + "\n"
+    sizes: dict[int, dict[str, Any]] = {}
+    for count in options.counts:
+        for found in run(options.kind, count, options.folder, options.csv):
+            sizes[count] = found
+            record = {"machine": describe_machine(), "sizes": list(sizes.values())}
+            if options.out is not None:
+                files.atomic_write(options.out, json.dumps(record, indent=1) + "\n")
     if options.out is None:
-        print(text, end="")
-    else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
+        print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from complementary.cli import predict
 from complementary.config import Config
 from complementary.data import load
 from complementary.reports import terminal
+from complementary.training import predict
 from complementary.training.run import run
 
 
@@ -92,7 +92,7 @@ def test_predict_writes_to_a_new_file_only(cll, trained, tmp_path):
 
 def test_predict_shows_progress(cll, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr(predict, "BATCH", 5)
+    monkeypatch.setattr(predict, "BLOCK", 5)
     np.save(tmp_path / "images.npy", load("digits").test.inputs[:9, 0].numpy())
     assert cll("predict", trained, tmp_path / "images.npy")[2].splitlines() == [
         "predicting: 5 of 9",

@@ -16,7 +16,7 @@ from complementary.data import Dataset, Split, load
 from complementary.data.rows import Rows
 from complementary.encoders.pretrain import Pretrainer
 from complementary.engine.backend import Engine
-from complementary.engine.batches import BUFFERS, Prefetcher, chunks, should_stream
+from complementary.engine.batches import BUFFERS, Prefetcher, chunks, evaluation_batch, should_stream
 from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.run import build_trainer, run
@@ -122,6 +122,13 @@ def test_chunks_of_large_images_are_smaller():
     large = Rows(torch.zeros(1).expand(5000, 2**20))  # 4 MiB each
     assert len(next(iter(chunks(large.take(slice(0, 100)), CPU)))) == 64
     assert len(next(iter(chunks(IMAGES, CPU)))) == 50
+
+
+def test_evaluation_batch_is_small_only_for_images_on_a_cpu():
+    found = {
+        (x.ndim, d): evaluation_batch(x, torch.device(d)) for x in (IMAGES, IMAGES[:, 0, 0]) for d in ("cpu", "cuda")
+    }
+    assert found[(4, "cpu")] < min(found[(4, "cuda")], found[(2, "cpu")], found[(2, "cuda")])
 
 
 # --- when -----------------------------------------------------------------------------------------

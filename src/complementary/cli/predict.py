@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from complementary.training.predict import Predictor
 
 logger = logging.getLogger(__name__)
-BATCH = 2048
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,20 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{options.out} exists already; choose another file.", "out")
     from complementary.training.predict import load
 
-    rows = _predict_file(load(options.folder, options.weights), options.inputs, options.fit, options.all_classes)
+    model = load(options.folder, options.weights)
     table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(rows)
+    writer, rows = csv.writer(table, lineterminator="\n"), -1
+    for row in _predict_file(model, options.inputs, options.fit, options.all_classes):
+        writer.writerow(row)
+        rows += 1
     if options.out is None:
         print(table.getvalue(), end="")
         return
     atomic_write(options.out, table.getvalue())
-    print(f"{len(rows) - 1:,} predictions: {options.out}")
+    print(f"{rows:,} predictions: {options.out}")
 
 
-def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop", all_classes: bool = False) -> list[list[str]]:
+def _predict_file(model: "Predictor", inputs: Path, fit: str, all_classes: bool) -> Iterator[list[str]]:
     """Predict the examples of a file or folder.
 
     Args:
@@ -71,35 +74,37 @@ def _predict_file(model: "Predictor", inputs: Path, fit: str = "crop", all_class
         fit: How images become square.
         all_classes: Whether the probability of each class follows.
 
-    Returns:
+    Yields:
         A header, then class and probability of each example, after its name if it has one. An image that cannot be read
         keeps its row, with empty cells, and is named in a warning.
     """
     from complementary.training.predict import is_image_path, read_examples, read_images
 
-    if not is_image_path(inputs):
+    title, failures = "name", dict[int, str]()
+    names: Sequence[str] | None
+    if is_image_path(inputs):
+        title, (paths, examples, failures) = "file", read_images(inputs, model.shape, fit)
+        names = [str(p.relative_to(inputs)) if inputs.is_dir() else p.name for p in paths]
+        for index, reason in failures.items():
+            logger.warning("%s cannot be read: %s", paths[index], reason)
+    else:
         names, examples = read_examples(inputs)
-        return _table("name", names, _predict(model, examples, all_classes))
-    paths, images, failures = read_images(inputs, model.shape, fit)
-    rows = _predict(model, images, all_classes)
-    for index, reason in failures.items():
-        logger.warning("%s cannot be read: %s", paths[index], reason)
-        rows[index + 1] = [""] * len(rows[0])
-    return _table("file", [str(p.relative_to(inputs)) if inputs.is_dir() else p.name for p in paths], rows)
+    for i, row in enumerate(_predict(model, examples, all_classes), start=-1):
+        row = [""] * len(row) if i in failures else row
+        yield row if names is None else [names[i] if i >= 0 else title, *row]
 
 
-def _table(title: str, names: list[str] | None, rows: list[list[str]]) -> list[list[str]]:
-    return rows if names is None else [[name, *row] for name, row in zip([title, *names], rows, strict=True)]
-
-
-def _predict(model: "Predictor", inputs: "Tensor", all_classes: bool) -> list[list[str]]:
+def _predict(model: "Predictor", inputs: "Tensor", all_classes: bool) -> Iterator[list[str]]:
     """A header, and one row per example."""
-    rows = [["class", "probability", *(model.classes if all_classes else ())]]
-    for part in inputs.split(BATCH):
-        probabilities = model(part, BATCH)
+    from complementary.training.predict import BLOCK
+
+    yield ["class", "probability", *(model.classes if all_classes else ())]
+    done = 0
+    for part in inputs.split(BLOCK):
+        probabilities = model(part)
         best = probabilities.max(1)
         each = probabilities.tolist() if all_classes else [[]] * len(part)
         for k, p, further in zip(best.indices.tolist(), best.values.tolist(), each, strict=True):
-            rows.append([model.classes[k], *(f"{value:.4f}" for value in (p, *further))])
-        log_progress(logger, "predicting", len(rows) - 1, len(inputs))
-    return rows
+            yield [model.classes[k], *(f"{value:.4f}" for value in (p, *further))]
+        done += len(part)
+        log_progress(logger, "predicting", done, len(inputs))

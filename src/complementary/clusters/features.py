@@ -15,6 +15,7 @@ from torch import Tensor
 
 from complementary import files
 from complementary.clusters import cache
+from complementary.clusters.kmeans import LARGE
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
@@ -38,6 +39,7 @@ from complementary.reports.terminal import log_progress
 log = logging.getLogger(__name__)
 
 MIN_SIZE = 16  # pixels; raw pixels of smaller images are clustered without a warning
+BLOCK = 4096  # images whose pixels are converted at a time
 STORED = Path("results/encoders")  # encoders of the repository, if the working directory is a checkout
 
 
@@ -81,7 +83,7 @@ class FeatureExtractor:
 
     @functools.cached_property
     def train(self) -> Tensor:
-        """Unit vectors of the training examples, float32 [M, D], on the CPU."""
+        """Unit vectors of the training examples, float32 [M, D], on the CPU; float16 for pixels of many images."""
         if self.encoder.kind == "embeddings":
             return F.normalize(read_embeddings(self.encoder, len(self.dataset.train))[self.chosen])
         return self._extract(self.inputs)
@@ -226,7 +228,7 @@ class FeatureExtractor:
     def _extract(self, inputs: Rows) -> Tensor:
         """Inputs [N, ...] -> unit vectors float32 [N, D], on the CPU."""
         if self.encoder.kind == "pixels":
-            return F.normalize(inputs.whole().flatten(1).float())
+            return _unit_pixels(inputs)
         if self.encoder.kind == "plugin":
             return F.normalize(self._compute_own(inputs))
         many = len(inputs) >= cache.MIN_EXAMPLES
@@ -267,6 +269,16 @@ class FeatureExtractor:
         dataset = self.dataset
         key = {"encoder": encoder, "inputs": fingerprint, "mean": list(dataset.mean), "std": list(dataset.std)}
         return key | ({"mirror": True} if self.mirror else {})
+
+
+def _unit_pixels(inputs: Rows) -> Tensor:
+    """Raw inputs [N, ...] as unit vectors [N, D], converted in blocks; float16 for many images, to save memory."""
+    kind = torch.float16 if inputs.ndim == 4 and len(inputs) > LARGE else torch.float32
+    vectors, done = torch.empty(len(inputs), inputs.shape[1:].numel(), dtype=kind), 0
+    for part in inputs.split(BLOCK):
+        vectors[done : done + len(part)] = F.normalize(part.flatten(1).float())
+        done += len(part)
+    return vectors
 
 
 # --- pretrained encoders ---------------------------------------------------------------------------------------------

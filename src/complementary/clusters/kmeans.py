@@ -14,6 +14,7 @@ from complementary.errors import UserError
 from complementary.rng import generator
 
 CHUNK = 65_536  # rows of distances held at a time
+CELLS = 2**22  # coordinates of points that are converted at a time, in the second stage
 LARGE = 2**18  # more points are clustered in two stages
 SAMPLE = 2**16  # points in the first stage, at least
 PER_CLUSTER = 256  # and at least so many per cluster
@@ -101,7 +102,7 @@ def _pass(points: Tensor, centers: Tensor, middle: Tensor) -> tuple[Tensor, floa
     shifted, parts, inertia = centers - middle, list[Tensor](), 0.0
     total = torch.zeros(centers.shape, dtype=torch.float64, device=centers.device)
     count = torch.zeros(len(centers), dtype=torch.float64, device=centers.device)
-    for part in points.split(CHUNK):
+    for part in points.split(min(CHUNK, max(1, CELLS // points.shape[1]))):
         near = part.float() - middle
         assignment, distance = assign(near, shifted)
         total.index_add_(0, assignment, near.double())

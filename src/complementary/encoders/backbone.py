@@ -16,7 +16,7 @@ from complementary.data.rows import Rows
 from complementary.encoders.external import ExternalBackbone, rebuild
 from complementary.encoders.seen import KEY
 from complementary.encoders.spec import EncoderSpec
-from complementary.engine.batches import chunks
+from complementary.engine.batches import chunks, evaluation_batch
 from complementary.errors import UserError
 from complementary.networks import Network
 
@@ -70,7 +70,7 @@ def extract_features(
         images: uint8 [N, C, H, W].
         mean: Mean of each channel on a 0 to 1 scale, [C]; it decides the device.
         std: Standard deviation of each channel, [C].
-        batch: Images at a time; None: 2048 on a GPU, 256 on a CPU, where larger batches only need more memory.
+        batch: Images at a time; None: see `evaluation_batch`.
         mirror: Average the features of each image with those of its mirror image.
         progress: Called with the number of images done.
 
@@ -78,7 +78,7 @@ def extract_features(
         Unit vectors, float32 [N, D], on the device of ``mean``.
     """
     backbone.eval()
-    batch = batch or (2048 if mean.device.type == "cuda" else 256)
+    batch = batch or evaluation_batch(images, mean.device)
     parts = list[Tensor]()
     for part in chunks(images, mean.device, batch):
         features = backbone.features(normalize(part, mean, std))

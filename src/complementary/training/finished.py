@@ -17,10 +17,9 @@ from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
 from complementary.reports.answers import rank_answers
 from complementary.reports.terminal import log_progress
-from complementary.training.predict import Predictor, load
+from complementary.training.predict import BLOCK, Predictor, load
 
 log = logging.getLogger(__name__)
-BATCH = 2048
 ENOUGH = 100  # held-out examples, for an estimate that says something
 
 
@@ -142,7 +141,7 @@ def predict(predictor: Predictor, inputs: Tensor, index: Tensor, device: str = "
     predictor = predictor.to(choose_device(device))
     parts: list[Tensor] = []
     done = 0
-    for part in index.split(BATCH):
+    for part in index.split(BLOCK):
         parts.append(predictor(inputs[part]).cpu())
         done += len(part)
         log_progress(log, "predicting", done, len(index))

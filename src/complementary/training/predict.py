@@ -15,8 +15,11 @@ from complementary.data.arrays import ExampleFile, open_npz, read_example_file
 from complementary.data.dataset import check_finite
 from complementary.data.images import SUFFIXES, decode_into, find_images
 from complementary.encoders.frozen import FrozenEncoder
+from complementary.engine.batches import evaluation_batch
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
+
+BLOCK = 2048  # examples between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,12 @@ class Predictor:
         return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, batch: int = 2048) -> Tensor:
+    def __call__(self, inputs: Tensor, batch: int | None = None) -> Tensor:
         """Predict class probabilities.
 
         Args:
             inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D], on any device.
-            batch: Number of examples at a time.
+            batch: Number of examples at a time; None: see `evaluation_batch`.
 
         Returns:
             Probabilities [N, K], on the device of the predictor.
@@ -69,6 +72,7 @@ class Predictor:
             )
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
+        batch = batch or evaluation_batch(inputs, device)
         parts = [self.network(normalize(part.to(device), self.mean, self.std)) for part in inputs.split(batch)]
         return (losses.decode(torch.cat(parts).float(), self.decoder) / self.temperature).softmax(1)
 

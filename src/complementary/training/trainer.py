@@ -204,7 +204,7 @@ class Trainer(TrainingLoop):
         found: dict[str, Any] = {"scel_calibrated": float(calibrated.double().mean())}
         return found | ({"selected": selection.update(self.epoch + 1, calibrated)} if not self.done else {})
 
-    def logits(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
+    def logits(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
         """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K].
 
         They are those of classes, also if the loss makes the network predict labels.
@@ -212,7 +212,7 @@ class Trainer(TrainingLoop):
         return self.criterion.decode(self.outputs(inputs, batch))
 
     @torch.no_grad()
-    def outputs(self, inputs: Tensor | Rows, batch: int = 2048) -> Tensor:
+    def outputs(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
         """What the network predicts in evaluation mode, not decoded: inputs [N, ...] -> [N, K]."""
         network = self.evaluated.eval()
         task, prefetch = self.task, True if self.streamed else None
