@@ -47,6 +47,35 @@ def test_build_refuses_a_singular_matrix():
         build("ure-tnn", transitions.noisy(4, 0.25))
 
 
+@pytest.mark.parametrize("matrix", [torch.ones(4, 4), torch.full((4, 4), torch.nan), torch.ones(3, 4) / 4], ids=str)
+def test_build_refuses_what_is_not_a_transition_matrix(matrix):
+    with pytest.raises(UserError, match="transition matrix"):
+        build("fwd", matrix)
+
+
+@pytest.mark.parametrize("prior", [torch.ones(4), BIASED, torch.tensor([1.5, -0.5])], ids=str)
+def test_build_refuses_what_is_not_a_prior(prior):
+    with pytest.raises(UserError, match="scarce") as error:
+        build("scarce", None, prior)
+    assert error.value.option == "prior"
+
+
+def test_build_takes_arrays():
+    found = build("fwd", BIASED.numpy())(FIXED, FIXED_LABELS)
+    assert torch.equal(found, build("fwd", BIASED)(FIXED, FIXED_LABELS))
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, m in LOSS_METHODS.items() if m.prior or m.matrix not in ("not used", "for decoding")]
+)
+def test_logits_of_another_width_than_the_matrix_are_named(name):
+    with pytest.raises(UserError, match=r"\[4.*5 columns"):
+        build(name, BIASED, PRIOR)(torch.zeros(3, 5), torch.eye(5)[:3])
+    if LOSS_METHODS[name].decoding == "nearest row":
+        with pytest.raises(UserError, match=r"\[4.*5 columns"):
+            build(name, BIASED).decode(torch.zeros(3, 5))
+
+
 def test_build_refuses_an_unknown_name():
     with pytest.raises(UserError, match="s-nll") as error:
         build("s-nll")

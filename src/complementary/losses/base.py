@@ -45,7 +45,7 @@ def require_matrix(transition: Tensor | None, logits: Tensor, name: str) -> Tens
     """The transition matrix [K, K] in float32, on the device of the logits [B, K]; raises if there is none."""
     if transition is None:
         raise UserError(f"The loss {name} needs a transition matrix [K, K], such as transitions.uniform(K).")
-    _check_shape("transition matrix", transition, (logits.shape[1],) * 2, name)
+    check_shape("transition matrix", transition, (logits.shape[1],) * 2, name)
     return transition.to(logits.device, torch.float32)
 
 
@@ -55,11 +55,12 @@ def require_prior(prior: Tensor | None, logits: Tensor, name: str) -> Tensor:
         raise UserError(
             f"The loss {name} needs the class prior [K]; estimate it with priors.from_labels(excluded, transition)."
         )
-    _check_shape("class prior", prior, (logits.shape[1],), name)
+    check_shape("class prior", prior, (logits.shape[1],), name)
     return prior.to(logits.device, torch.float32)
 
 
-def _check_shape(what: str, tensor: Tensor, wanted: tuple[int, ...], name: str) -> None:
+def check_shape(what: str, tensor: Tensor, wanted: tuple[int, ...], name: str) -> None:
+    """Raise unless what a loss is given has a size for each column of the logits."""
     if tuple(tensor.shape) != wanted:
         raise UserError(
             f"The {what} for the loss {name} has shape {list(tensor.shape)}, but the logits have {wanted[0]} columns; "

@@ -1,12 +1,14 @@
 """A loss together with the matrix and the prior that it needs, as training uses it."""
 
 import inspect
+import math
 
 import torch
 from torch import Tensor, nn
 
+from complementary import transitions
 from complementary.errors import UserError, load_plugin
-from complementary.losses.base import Loss
+from complementary.losses.base import Loss, check_shape
 from complementary.losses.cpe import START, nearest_row
 from complementary.losses.registry import LOSS_METHODS, Method, method_of
 from complementary.losses.table import LOSSES
@@ -52,6 +54,10 @@ class BoundLoss(nn.Module):
                 "transition).",
                 "prior",
             )
+        if method.matrix != "not used":
+            transitions.check_transition(transition)  # type: ignore[arg-type]
+        if method.prior:
+            _check_prior(prior, method.name)  # type: ignore[arg-type]
         self.function, self.method = function, method
         self.register_buffer("transition", None if transition is None else transition.float(), persistent=False)
         self.register_buffer("prior", None if prior is None else prior.float(), persistent=False)
@@ -98,11 +104,23 @@ class BoundLoss(nn.Module):
         return decode(logits, self.decoder())
 
 
+def _check_prior(prior: Tensor, name: str) -> None:
+    """Raise unless the prior [K] is a distribution."""
+    total = float(prior.double().sum())
+    if prior.ndim != 1 or not math.isclose(total, 1, abs_tol=1e-3) or not bool((prior >= 0).all()):
+        raise UserError(
+            f"The class prior for the loss {name} has shape {list(prior.shape)} and sums to {total:g}; it must have "
+            "one share for each class, none of them negative, and sum to 1.",
+            "prior",
+        )
+
+
 def decode(logits: Tensor, decoder: tuple[Tensor, Tensor] | None) -> Tensor:
     """Scores of the classes as a `BoundLoss.decoder` says; the logits themselves if it is None. [N, K] -> [N, K]."""
     if decoder is None:
         return logits
     matrix, rows = (part.to(logits.device, torch.float32) for part in decoder)
+    check_shape("transition matrix", rows, (logits.shape[1],) * 2, "of this network")
     return nearest_row(logits.float().softmax(1) @ matrix, rows)
 
 
@@ -124,6 +142,7 @@ def build(
     Returns:
         A module without parameters, unless the loss learns its matrix.
     """
+    transition, prior, share = (None if x is None else torch.as_tensor(x) for x in (transition, prior, share))
     if isinstance(loss, str):
         method = method_of(loss)
         function: Loss = LOSSES[loss] if loss in LOSSES else load_plugin("losses", loss)

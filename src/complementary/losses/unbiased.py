@@ -36,7 +36,7 @@ from torch import Tensor
 
 from complementary import transitions
 from complementary.errors import UserError
-from complementary.losses.base import as_float, labeled_count, multiply, per_label, require_matrix
+from complementary.losses.base import as_float, check_shape, labeled_count, multiply, per_label, require_matrix
 
 
 def invert(transition: Tensor, name: str = "ure-t") -> Tensor:
@@ -177,6 +177,7 @@ def _inverse(logits: Tensor, transition: Tensor | None, inverse: Tensor | None, 
 def _contributions(logits: Tensor, excluded: Tensor, inverse: Tensor, share: Tensor | None) -> Tensor:
     """What each example contributes to each partial risk: [B, K]."""
     f, t = as_float(logits, excluded)
+    check_shape("inverse of the transition matrix", inverse, (f.shape[1],) * 2, "ure")
     weight = per_label(t)
     if share is not None:
         found = weight.sum(0) / labeled_count(t)  # the share in the batch
