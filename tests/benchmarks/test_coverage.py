@@ -1,6 +1,7 @@
 import json
+from pathlib import Path
 
-from benchmarks.coverage import FIXED, RUNS, Case, Count, fixed, main, simulate, whole_run
+from benchmarks.coverage import FIXED, RUNS, Case, Count, fixed, main, simulate, table, whole_run
 
 
 def test_count_summary_counts_what_is_covered_and_what_has_no_number():
@@ -37,3 +38,9 @@ def test_main_stores_a_file_for_each_case(tmp_path):
     found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
     assert {f["case"]["name"] for f in found} == {c.name for c in FIXED if c.classes == 3}
     assert all(f["case"]["repeats"] == 3 for f in found)
+    assert len(table(tmp_path).splitlines()) == len(found)
+
+
+def test_table_in_the_docs_is_that_of_the_stored_results():
+    page = Path("docs/notes/estimates.md").read_text(encoding="utf-8")
+    assert table(Path("results/coverage")) in page

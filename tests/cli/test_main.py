@@ -170,3 +170,19 @@ def test_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m complementary train --help | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("under_torchrun", [False, True])
+def test_failure_under_torchrun_skips_the_finalization_of_python(monkeypatch, under_torchrun):
+    """Finalization destroys the process group while its threads may be busy, which sometimes ends in SIGABRT."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if under_torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    done = python(
+        "import atexit, sys; from complementary.cli import main; "
+        "atexit.register(lambda: print('finalized')); print('before'); main(['methods', '--no-such-option'])"
+    )
+    assert done.returncode == 2
+    assert "before" in done.stdout
+    assert ("finalized" in done.stdout) != under_torchrun
+    assert "no-such-option" in done.stderr

@@ -38,7 +38,25 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if name not in COMMANDS:
         fail("cll", f"there is no command {name!r}; choose one of: {', '.join(COMMANDS)}.")
-    raise SystemExit(_run(f"cll {name}", lambda: import_module(f"complementary.cli.{name}").main(rest)))
+    try:
+        status = _run(f"cll {name}", lambda: import_module(f"complementary.cli.{name}").main(rest))
+    except SystemExit as error:
+        if error.code and "TORCHELASTIC_RUN_ID" in os.environ:
+            _leave(error.code if isinstance(error.code, int) else 1)
+        raise
+    raise SystemExit(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End a process that torchrun started and that failed, without the finalization of Python.
+
+    Threads of the process group may still be busy with a collective that another process will never join. Finalization
+    destroys the group under them, and the process would sometimes end with SIGABRT instead of its exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _usage() -> str:
