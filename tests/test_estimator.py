@@ -14,9 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from complementary import ComplementaryClassifier, labels, scores, transitions
+from complementary import ComplementaryClassifier, data, labels, scores, transitions
 from complementary.errors import UserError
 from complementary.training import run
+from tests.helpers import narrow_networks
 
 IMAGES, VECTORS = np.zeros((40, 8, 8), np.uint8), np.zeros((40, 2))
 NOT_Y = np.arange(40) % 3
@@ -221,6 +222,19 @@ def test_accuracy_estimate_has_the_value_of_estimated_accuracy_and_an_interval(d
     assert found.population == "data"
     balanced = fitted.accuracy_estimate(vectors, excluded, population="balanced")
     assert balanced.population == "balanced"
+
+
+def test_accuracy_estimate_warns_about_images_that_the_encoder_has_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    narrow_networks(monkeypatch)
+    train = data.load("digits").train
+    excluded = labels.draw(train.truth, transitions.uniform(10), 3)
+    options = {"inputs": "features", "pretrain_epochs": 1}
+    model = ComplementaryClassifier(encoder="simsiam", mix="none", epochs=1, device="cpu", config=options)
+    model.fit(train.inputs[:700].numpy(), excluded[:700].numpy())
+    with pytest.warns(UserWarning, match="100 of these 400"):
+        model.accuracy_estimate(train.inputs[600:1000].numpy(), excluded[600:1000].numpy())
+    assert model.accuracy_estimate(train.inputs[700:].numpy(), excluded[700:].numpy()).value < 1, "no warning"
 
 
 def test_accuracy_estimate_includes_the_error_of_an_estimated_matrix(digits):

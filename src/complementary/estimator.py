@@ -17,6 +17,7 @@ from torch import Tensor
 from complementary import labels
 from complementary.config import Config
 from complementary.data.dataset import Dataset, Split, as_inputs, check_finite, moments
+from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
 from complementary.errors import UserError
@@ -239,7 +240,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Accuracy estimated from complementary labels alone, with its 95 % confidence interval.
 
         Args:
-            X: Examples that were not used in training, as in `fit`.
+            X: Examples that were not used in training, as in `fit`. If the encoder was pretrained on some of them, a
+                warning says so: the estimate is then too high for new images.
             not_y: Their complementary labels, as in `fit`.
             population: ``data``: examples like these; ``balanced``: the same with classes of equal size.
 
@@ -249,8 +251,22 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """
         predicted = torch.from_numpy(self.predict_proba(X)).argmax(1)
         excluded, _ = _read_labels(not_y, self.classes_.tolist())
+        self._warn_if_seen(X)
         interval = accuracy_interval if population == "data" else balanced_accuracy_interval
         return interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
+
+    def _warn_if_seen(self, X: ArrayLike) -> None:
+        """Warn if the encoder was pretrained on some of the examples."""
+        encoder = self.predictor_.encoder
+        if encoder is None or encoder.seen is None:
+            return
+        inputs = _check_inputs(X)
+        if count := int(were_seen(inputs, encoder.seen).sum()):
+            warnings.warn(
+                f"The encoder was pretrained on {count:,} of these {len(inputs):,} images, which it represents better "
+                "than new ones; for new images the estimate is too high. Use images that it has not seen.",
+                stacklevel=3,
+            )
 
     def _options(self) -> Config:
         """The configuration; raises if an option is wrong."""
