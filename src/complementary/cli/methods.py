@@ -39,11 +39,11 @@ def main(arguments: list[str]) -> None:
         print(markdown("loss"), markdown("recipe"), sep="\n", end="")
         return
     for kind in ("loss", "recipe"):
-        print(f"{kind}: the values of the option")
+        print(f"values of the option {kind}:")
         print_table(HEADER, [row(method) for method in chosen if method.kind == kind])
         print()
     own = {kind: plugin_names(kind) for kind in ("losses", "mixers", "encoders", "datasets")}
     if any(own.values()):
         print("plug-ins: " + "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names))
-    print("labels: uniform (every wrong class is equally likely), random (a label does not depend on the class), any.")
+    print("labels: uniform (every wrong class is equally likely), random (equally likely for all other classes), any.")
     print("matrix: the transition matrix. prior: that of the classes, estimated from the training labels.")
