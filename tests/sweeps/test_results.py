@@ -56,6 +56,12 @@ def test_rows_are_flat_and_hold_every_option_and_metric(tmp_path, quick):
     assert set(OPTIONS) <= set(row)
 
 
+def test_rows_keep_the_option_where_a_fact_has_its_name(tmp_path, quick):
+    run(quick.with_(transition="estimate", loss="fwd", estimate_epochs=1), tmp_path / "x")
+    (row,) = read_results([tmp_path]).rows
+    assert row["transition"] == "estimate"  # result.json has the estimated matrix under that name
+
+
 def test_result_with_an_altered_number_is_damaged(put):
     path = put("a.json", 0.5)
     path.write_text(json.dumps(files.seal(json.loads(path.read_text()))))

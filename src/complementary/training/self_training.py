@@ -38,7 +38,7 @@ from complementary.training.trainer import Trainer
 log = logging.getLogger(__name__)
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
 WARM_UP = 2  # epochs
-PERIOD = 7 / 16  # of the cosine: the learning rate ends at a fifth, since the teacher averages the last steps
+PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 COLLAPSED = 0.5  # gauge of the beliefs
