@@ -221,8 +221,8 @@ class ClusterConfig:
     encoder: str = "auto"
     """What is clustered: features of simsiam, byol or mocov3 (pretrained first, once), run:FOLDER (of cll pretrain),
     file:WEIGHTS (an encoder or a ResNet-18 state dict), timm:NAME or hf:NAME (models of timm or transformers, if they
-    are installed), embeddings:Z.npy, random, or raw pixels. auto: an encoder that is already cached or stored for these
-    images, else pixels with a warning."""
+    are installed), embeddings:Z.npy, patches (a spectral embedding of patches, fitted in a minute), random, or raw
+    pixels. auto: an encoder that is already cached or stored for these images, else pixels with a warning."""
     pretrain_epochs: int = 800
     """Epochs of pretraining if the encoder has to be trained first."""
     pretrain_images: Literal["all", "training"] = "all"

@@ -41,7 +41,12 @@ def test_auto_for_vectors_is_self_training_without_an_encoder(caplog):
 
 
 def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
-    assert resolve(AUTO, IMAGES, CPU).dataset.inputs == "raw"
+    on_cpu = resolve(AUTO, IMAGES, CPU)
+    assert (on_cpu.training.recipe, on_cpu.dataset.inputs) == ("features", "features")
+    assert (on_cpu.cluster.encoder, on_cpu.cluster.pretrain_images) == ("patches", "training")
+    small = dataset_of(torch.randint(256, (300, 3, 8, 8), dtype=torch.uint8))
+    for found in (resolve(AUTO, small, CPU), resolve(AUTO.with_(encoder="pixels"), IMAGES, CPU)):
+        assert (found.training.recipe, found.dataset.inputs) == ("self-training", "raw")
     on_gpu = resolve(AUTO, IMAGES, GPU)
     assert (on_gpu.dataset.inputs, on_gpu.cluster.encoder) == ("features", "simsiam")
     assert on_gpu.cluster.pretrain_images == "training", "the estimated accuracy is for new images"
@@ -63,7 +68,7 @@ def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():
     many = dataset_of(torch.randn(50 * 9, 5))
     assert resolve(AUTO, many, CPU).training.transition == "estimate"
     assert resolve(AUTO, VECTORS, CPU).training.transition == "auto"
-    many_images = dataset_of(torch.randint(256, (50 * 9, 3, 16, 16), dtype=torch.uint8))
+    many_images = dataset_of(torch.randint(256, (50 * 9, 3, 8, 8), dtype=torch.uint8))
     assert resolve(AUTO, many_images, CPU).training.transition == "auto", "15 trainings of a CNN are too slow"
     drawn = resolve(Config.of(recipe="auto"), data.load("digits"), CPU)
     assert drawn.training.transition == "auto", "labels that are drawn have a known matrix"

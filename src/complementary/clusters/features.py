@@ -20,6 +20,7 @@ from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
 from complementary.data.selection import Subset, validation_split
+from complementary.encoders import patches
 from complementary.encoders.backbone import (
     build_backbone,
     default_backbone,
@@ -29,7 +30,7 @@ from complementary.encoders.backbone import (
 )
 from complementary.encoders.external import load_external
 from complementary.encoders.pretrain import pretrain
-from complementary.encoders.seen import read_seen
+from complementary.encoders.seen import image_digests, read_seen
 from complementary.encoders.spec import EXTERNAL, WEIGHTS, EncoderSpec
 from complementary.engine.backend import choose_device
 from complementary.errors import UserError, load_plugin
@@ -105,6 +106,8 @@ class FeatureExtractor:
         shape = tuple(inputs.shape[1:])
         if spec.kind == "random":
             return build_backbone(default_backbone(shape), shape, self.pretraining.seed, True)[0]
+        if spec.kind == "patches":
+            return self._patches
         if spec.kind in EXTERNAL:
             return load_external(spec.kind, spec.name, torch.tensor(self.dataset.mean), torch.tensor(self.dataset.std))
         if spec.weights is not None:
@@ -120,9 +123,24 @@ class FeatureExtractor:
         spec = self.encoder
         if spec.kind == "random":
             return torch.zeros(0, dtype=torch.int64)
+        if spec.kind == "patches":
+            return image_digests(self._pretraining_images)
         if spec.is_pretrained_here:
             return read_seen(encoder_folder(self.pretraining, self.dataset) / WEIGHTS)
         return None if spec.weights is None else read_seen(spec.weights)
+
+    @functools.cached_property
+    def _patches(self) -> Network:
+        """The encoder ``patches``, fitted to the images of `_pretraining_images`."""
+        images = self._pretraining_images
+        log.info("fitting the encoder patches to %s images", f"{len(images):,}")
+        mean, std = (torch.tensor(t, device=choose_device(self.device)) for t in (self.dataset.mean, self.dataset.std))
+        return patches.fit_patches(images, mean, std, self.pretraining.seed)
+
+    @property
+    def _pretraining_images(self) -> Rows:
+        """The images that an encoder of this run is pretrained on, [P, C, H, W]."""
+        return rows_of(self.dataset.train.inputs, Subset.of(self.pretraining).index(self.dataset))
 
     @functools.cached_property
     def pretraining(self) -> PretrainConfig:
@@ -165,6 +183,9 @@ class FeatureExtractor:
         spec = self.encoder
         if spec.kind in ("pixels", "random"):
             return f"{spec.kind} {self.pretraining.seed if spec.kind == 'random' else ''}"
+        if spec.kind == "patches":
+            images = files.fingerprint_rows(self._pretraining_images)
+            return f"{spec.kind} {patches.VERSION} {self.pretraining.seed} {images}"
         if spec.kind == "embeddings":
             vectors = read_embeddings(spec, len(self.dataset.train))[self.chosen]
             return f"{spec.kind} {files.fingerprint_rows(vectors)}"

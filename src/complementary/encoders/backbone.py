@@ -14,6 +14,7 @@ from complementary import files, networks
 from complementary.augment.crop import normalize
 from complementary.data.rows import Rows
 from complementary.encoders.external import ExternalBackbone, rebuild
+from complementary.encoders.patches import PatchNetwork
 from complementary.encoders.seen import KEY
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.batches import chunks, evaluation_batch
@@ -48,7 +49,9 @@ def build_backbone(name: str, shape: tuple[int, ...], seed: int, max_pool: bool)
 
 def describe(backbone: Network) -> dict[str, Any]:
     """What it takes to build the same network again, besides the shape: the record of an encoder file."""
-    record = {"body": backbone.kind, "max_pool": backbone.max_pool}  # "body": the backbone, as in stored files
+    record: dict[str, Any] = {"body": backbone.kind, "max_pool": backbone.max_pool}  # "body": as in stored files
+    if isinstance(backbone, PatchNetwork):
+        record["patches"] = backbone.settings
     return record | ({"external": backbone.settings} if isinstance(backbone, ExternalBackbone) else {})
 
 
@@ -113,6 +116,8 @@ def load_encoder(path: Path, shape: tuple[int, ...]) -> Network:
     with files.reading(path, "pretrain the encoder again", "encoder"):
         if "external" in record:
             return _load_strictly(rebuild(record), tensors, path)
+        if "patches" in record:
+            return _load_strictly(PatchNetwork(shape, record["patches"]), tensors, path)
         backbone, _ = build_backbone(record["body"], shape, 0, record["max_pool"])
         return _load_strictly(backbone, tensors, path)
 

@@ -4,6 +4,7 @@
 |---|---|
 | ``auto`` | those of an encoder that is cached or stored for these images, else ``pixels`` |
 | ``pixels`` | the raw inputs (also for vectors) |
+| ``patches`` | those of a spectral embedding of patches, which is fitted in a minute on a CPU |
 | ``random`` | those of an untrained network: a control |
 | ``simsiam``, ``byol``, ``mocov3`` | those of this encoder, which is pretrained first if it is not in the cache |
 | ``run:FOLDER`` | those of the encoder that ``cll pretrain`` wrote to this folder |
@@ -23,7 +24,7 @@ from complementary.config import ObjectiveName
 from complementary.errors import UserError, plugin_names
 
 OBJECTIVE_NAMES: tuple[str, ...] = typing.get_args(ObjectiveName)
-PLAIN = ("auto", "pixels", "random", *OBJECTIVE_NAMES)
+PLAIN = ("auto", "pixels", "patches", "random", *OBJECTIVE_NAMES)
 WITH_PATH = {"run": "run:FOLDER", "file": "file:WEIGHTS", "embeddings": "embeddings:Z.npy"}
 EXTERNAL = {"timm": "timm:NAME", "hf": "hf:NAME"}
 WEIGHTS = "encoder.safetensors"  # the file of an encoder in the folder of its pretraining run
@@ -34,8 +35,8 @@ class EncoderSpec:
     """A parsed ``encoder`` option.
 
     Attributes:
-        kind: ``auto``, ``pixels``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file``, ``embeddings``,
-            ``timm``, ``hf`` or ``plugin``.
+        kind: ``auto``, ``pixels``, ``patches``, ``random``, ``simsiam``, ``byol``, ``mocov3``, ``run``, ``file``,
+            ``embeddings``, ``timm``, ``hf`` or ``plugin``.
         path: the folder or file of ``run``, ``file`` and ``embeddings``; None for the others.
         name: the name of a model of timm or transformers, or of a plug-in.
     """

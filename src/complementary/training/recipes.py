@@ -6,21 +6,24 @@
 | images with an encoder (given, cached or stored), on a GPU | a linear layer on its features, then self-training |
 | images with an encoder, on a CPU | a linear layer on its features: fine-tuning the encoder would take hours |
 | images without one, on a GPU | the same after pretraining SimSiam |
-| images without one, on a CPU | ICM within clusters of pixels, then self-training |
+| images without one, on a CPU | a linear layer on the features of ``patches``, which is fitted in a minute |
+| images of less than 16 pixels, or ``encoder = pixels`` | ICM within clusters of pixels, then self-training |
 
 If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
 without an encoder it is not: the 15 trainings of an estimate would take longer than all the rest.
 """
 
 import logging
+import math
 from typing import Any
 
 import torch
 
-from complementary.clusters.features import find_encoder_of
+from complementary.clusters.features import MIN_SIZE, find_encoder_of
 from complementary.config import Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import label_source, select
+from complementary.encoders.patches import expected_seconds
 from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
 
@@ -74,13 +77,16 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
             road = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
-        else:
+        elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
+            seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
             road = (
-                "images without an encoder, no GPU to pretrain one: ICM on pixels, then self-training. For photos, "
-                "encoder = simsiam is far more accurate; it is pretrained first, which takes long on a CPU"
+                "images without an encoder, no GPU to pretrain one: a linear layer on features of patches, about "
+                f"{math.ceil(seconds / 60)} min. For photos, an encoder that was pretrained elsewhere is more accurate"
             )
-            options |= _raw(count, options["batch"], "images")
-    if options.get("encoder") in OBJECTIVE_NAMES and config.cluster.encoder_seed is None:
+            recipe, options = "features", options | {"encoder": "patches"}
+        else:
+            road, options = "small images: ICM, then self-training", options | _raw(count, options["batch"], "images")
+    if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or "encoder" in options
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:

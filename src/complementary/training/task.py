@@ -31,6 +31,7 @@ from complementary.rng import address
 from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
+PATCHES_LENGTH = 8  # typical length of the centered features of the encoder patches, as inputs of a network
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,8 @@ def _inputs(extractor: FeatureExtractor) -> _Inputs:
     features, shape = extractor.train, tuple(dataset.train.inputs.shape[1:])
     encoder = FrozenEncoder(extractor.backbone(), shape, mean, std, extractor.mirror, extractor.seen())
     spread = features.std(0)
+    if extractor.encoder.kind == "patches":  # one scale for all features: those of small variance are mostly noise
+        spread = torch.full_like(spread, float(spread.norm()) / PATCHES_LENGTH)
     spread = torch.where(spread > 1e-8, spread, 1.0)
     return _Inputs(features, torch.arange(len(features)), extractor.test(), features.mean(0), spread, encoder)
 
