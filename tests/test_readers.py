@@ -38,6 +38,7 @@ from complementary.data.importing import read_classes
 from complementary.data.loading import load as load_dataset
 from complementary.encoders.backbone import build_backbone, load_weights
 from complementary.encoders.frozen import FrozenEncoder
+from complementary.encoders.seen import image_digests
 from complementary.encoders.spec import EncoderSpec
 from complementary.engine.run_folder import RunFolder, read_result
 from complementary.errors import UserError
@@ -209,7 +210,8 @@ def resume(path):
 
 def write_encoder(path):
     backbone, _ = build_backbone("cnn", (1, 8, 8), 0, True)
-    FrozenEncoder(backbone, (1, 8, 8), torch.zeros(1), torch.ones(1)).write(path, epochs=3)
+    seen = image_digests(torch.tensor(IMAGES))
+    FrozenEncoder(backbone, (1, 8, 8), torch.zeros(1), torch.ones(1), seen=seen).write(path, epochs=3)
 
 
 def write_state_dict(path):

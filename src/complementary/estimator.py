@@ -345,7 +345,10 @@ def _check_inputs(X: ArrayLike) -> Tensor:
         found = f"X has {len(array)} example(s) and {int(np.prod(array.shape[1:]))} feature(s)"
         raise UserError(f"{found} (shape={array.shape}) while a minimum of 1 is required.")
     if array.dtype == object:
-        array = array.astype(np.float64)
+        try:
+            array = array.astype(np.float64)
+        except ValueError as error:  # a TypeError says itself what is wrong
+            raise UserError(f"X has type object, and not all of its values are numbers: {error}.") from None
     inputs = as_inputs(array)
     check_finite("Input X", inputs)
     return inputs

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 import torch
 
 from complementary import data, files
@@ -11,6 +12,7 @@ from complementary.data.rows import Rows
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.pretrain import pretrain
 from complementary.encoders.seen import KEY, image_digests, read_seen, were_seen
+from complementary.errors import UserError
 from tests.helpers import narrow_networks
 
 
@@ -53,6 +55,12 @@ def test_pretraining_notes_its_images_and_those_of_its_start(tmp_path, monkeypat
     assert read_seen(path) is None
     pretrain(start, tmp_path / "third", dataset=second, device="cpu")
     assert read_seen(tmp_path / "third" / "encoder.safetensors") is None, "what its start has seen is not known"
+
+
+def test_read_seen_refuses_what_are_not_digests(tmp_path):
+    files.write_checkpoint(tmp_path / "a.safetensors", {KEY: torch.zeros(3)}, {"shape": [1, 8, 8]})
+    with pytest.raises(UserError, match=KEY):
+        read_seen(tmp_path / "a.safetensors")
 
 
 def test_read_seen_of_other_files_is_unknown(tmp_path):

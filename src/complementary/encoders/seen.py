@@ -12,6 +12,7 @@ from torch import Tensor
 
 from complementary import files
 from complementary.data.rows import Rows
+from complementary.errors import UserError
 
 KEY = "pretraining_images"
 """Name of the digests in an encoder file."""
@@ -34,4 +35,12 @@ def were_seen(images: Tensor | Rows, seen: Tensor) -> Tensor:
 
 def read_seen(path: Path) -> Tensor | None:
     """Digests of the images that the encoder in a file was pretrained on, int64 [P]; None: the file does not say."""
-    return files.read_checkpoint(path)[0].get(KEY) if files.read_record(path) else None
+    if not files.read_record(path):
+        return None
+    seen = files.read_checkpoint(path)[0].get(KEY)
+    if seen is not None and (seen.ndim != 1 or seen.dtype != torch.int64):
+        found = f"{seen.dtype} of shape {list(seen.shape)}"
+        raise UserError(
+            f"{path} is damaged: {KEY} is {found}, not int64 digests; pretrain the encoder again.", "encoder"
+        )
+    return seen
