@@ -8,7 +8,8 @@ from complementary.config import Config
 from complementary.data.selection import select
 from complementary.errors import UserError
 from complementary.training.cross_fit import cross_fit
-from tests.helpers import with_labels
+from complementary.training.run import run
+from tests.helpers import narrow_networks, with_labels
 
 QUICK = Config.of(data="digits", mix="none", epochs=3, batch=128)
 
@@ -37,14 +38,17 @@ def test_cross_fit_does_not_see_the_labels_of_the_part_it_predicts():
 @pytest.mark.slow
 def test_cross_fit_with_clusters_features_and_self_training(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    narrow_networks(monkeypatch)
     for options in (
         {"mix": "icm", "clusters": 20},
-        {"inputs": "features", "encoder": "random"},
+        {"inputs": "features", "encoder": "simsiam", "pretrain_epochs": 1, "pretrain_images": "training"},
         {"inputs": "features", "encoder": "random", "self_training": 2},
     ):
         found = cross_fit(QUICK.with_(**options), folds=2, device="cpu")
         assert torch.isfinite(found).all()
         assert found.std() > 0
+    run(QUICK.with_(inputs="features", encoder="simsiam", pretrain_epochs=1, pretrain_images="training"), device="cpu")
+    assert len(list((tmp_path / "stages").glob("pretrain-*"))) == 1, "the encoder of a cross-fit is that of the run"
 
 
 @pytest.mark.parametrize("folds", [0, 1, 10_000])

@@ -131,19 +131,21 @@ class Task:
         )
 
 
-def build_task(config: Config, dataset: Dataset | None = None, device: str = "auto") -> Task:
+def build_task(config: Config, dataset: Dataset | None = None, device: str = "auto", *, hold_out: bool = True) -> Task:
     """Build the task of a configuration.
 
     Args:
         config: The configuration.
         dataset: The dataset; None: the one that the configuration names.
         device: Where an encoder computes.
+        hold_out: Whether there is a validation split, as the configuration says. False: all examples are for training,
+            with the same encoder.
     """
     dataset = dataset or data.load(config.dataset.data)
     if (warning := check(config, label_source(config, dataset))) is not None:
         log.warning(warning)
     index, generating, excluded = select(config, dataset)
-    train, validation = validation_split(len(index), config.dataset.holdout, config.seed)
+    train, validation = validation_split(len(index), config.dataset.holdout if hold_out else 0.0, config.seed)
     _check_batch(config, len(train), len(validation))
     _check_padding(config, tuple(dataset.train.inputs.shape[1:]))
     truth = None if dataset.train.truth is None else dataset.train.truth[index]
