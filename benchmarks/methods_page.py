@@ -20,6 +20,7 @@ FINDINGS, FORMULAS = (
 )  # in the folder of results: parts of the page that are written by hand
 DEVIATIONS = "deviations.json"  # written by `benchmarks.deviations`
 WANTED, HEADS = ("cifar10", "cifar20", "mnist", "fmnist"), ("linear", "mlp")
+CLASSES = {"cifar20": 20}  # of the others: 10
 TITLES = {"cifar10": "CIFAR-10", "cifar20": "CIFAR-20", "mnist": "MNIST", "fmnist": "Fashion-MNIST", "digits": "digits"}
 
 
@@ -74,10 +75,12 @@ def _differ(first: Choice, second: Choice) -> bool:
 
 
 def _p_value(first: Choice, second: Choice) -> float:
-    """Of Welch's test; 1 if there are too few seeds to know, or all are equal."""
+    """Of Welch's test; 1 if there are too few seeds to know."""
     a, b = first.accuracies, second.accuracies
-    if len(a) < 2 or len(b) < 2 or len({*a, *b}) == 1:
+    if len(a) < 2 or len(b) < 2:
         return 1.0
+    if len({*a}) == len({*b}) == 1:  # no variance
+        return float(a[0] == b[0])
     return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
@@ -87,6 +90,10 @@ class Study:
 
     conditions: dict[str, Any]
     columns: list[Column]
+
+    def is_learned(self, column: Column) -> bool:
+        """Whether any loss is more accurate than twice chance; otherwise ranks would be noise."""
+        return column.chosen[column.first].mean > 2 / CLASSES.get(self.conditions["data"], 10)
 
     @property
     def title(self) -> str:
@@ -129,13 +136,16 @@ def render(folder: Path) -> str:
     found = {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
     if not found:
         raise UserError(f"{folder} has no results (*.jsonl); run `python -m benchmarks.methods run` first.")
-    wanted = [found[name] for name in (f"{data}-{head}" for data in WANTED for head in HEADS) if name in found]
-    others = [study for study in found.values() if study not in wanted]
-    columns = [(study, column) for study in wanted or others for column in study.columns]
-    parts = [INTRODUCTION, _by_hand(folder / FINDINGS), _by_labels(columns), METHOD, _ranks(columns), _firsts(columns)]
-    for study in (*wanted, *others):
+    order = [f"{data}-{head}" for data in WANTED for head in HEADS]
+    studies = [
+        found[name] for name in sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    ]
+    columns = [(study, column) for study in studies for column in study.columns]
+    learned = [(study, column) for study, column in columns if study.is_learned(column)]
+    parts = [INTRODUCTION, _by_hand(folder / FINDINGS), _by_labels(learned), _ranks(learned, columns), METHOD]
+    for study in studies:
         parts += [f"## {study.title}\n", _conditions(study), _table(study)]
-    parts += [_choice(columns), _missing(wanted), _by_hand(folder / FORMULAS), _deviations(folder)]
+    parts += [_firsts(columns), _choice(learned), _missing(studies), _by_hand(folder / FORMULAS), _deviations(folder)]
     return "\n".join(part for part in parts if part)
 
 
@@ -150,8 +160,12 @@ METHOD = """## How it was measured
 
 All losses have the same labels, batches and grid of learning rates. Training goes on for a fixed number of epochs and
 is evaluated five times; the epoch is the one with the lowest calibrated SCEL on held-out complementary labels. The
-learning rate of each loss is the one with the lowest mean of that score over the seeds. The test set is balanced, also
-for the long tail. Tables show mean ± standard deviation over seeds.
+learning rate of each loss is the one with the lowest mean of that score over the seeds. SCEL uses the same matrix as the
+losses (see below), also for losses without one. The test set is balanced, also for the long tail.
+
+Tables show mean ± standard deviation over seeds, with the learning rate that is chosen without true labels. In
+parentheses: with the learning rate that is best on the test set (oracle), if that is higher by .1 or more. Bold: the
+most accurate loss of a column, and those that Welch's test does not tell from it.
 
 Losses with a matrix get the one that the labels were drawn with; for ACL labels, whose matrix is not known, the uniform
 one. Priors are estimated from the labels. Seeds differ in labels and initial weights; the examples are the same. ACL
@@ -223,13 +237,15 @@ def _by_labels(columns: Columns, shown: int = 5) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ranks(columns: Columns) -> str:
+def _ranks(columns: Columns, all_columns: Columns) -> str:
     ranks, behind, wins = _collect(columns)
+    left_out = [f"{study.title}, {column.name}" for study, column in all_columns if not study.is_learned(column)]
     lines = [
         "## Ranks\n",
-        f"Over {len(columns)} columns (datasets x heads x kinds of labels) with up to {len(ranks)} losses. *Among the "
-        "best*: columns in which the loss is the most accurate, or Welch's test does not tell it from that one (p < "
-        "0.05, not corrected for the number of losses). *Behind*: points behind the most accurate loss.\n",
+        f"Over {len(columns)} columns (datasets x heads x kinds of labels) with up to {len(ranks)} losses. "
+        + (f"Left out, because no loss is better than twice chance: {'; '.join(left_out)}. " if left_out else "")
+        + "*Among the best*: columns in which the loss is the most accurate, or Welch's test does not tell it from "
+        "that one (p < 0.05, not corrected for the number of losses). *Behind*: points behind the first.\n",
         "| loss | method | mean rank | worst rank | among the best | behind, mean | behind, at most |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -263,15 +279,14 @@ def _firsts(columns: Columns) -> str:
 def _conditions(study: Study) -> str:
     c = study.conditions
     hidden = f" with {c['hidden']} hidden units" if c["hidden"] else ""
-    asked = c["chosen_images"]
-    images = (
-        "all training images" if asked is None else f"{asked:,} training images, chosen at random (a long tail: all)"
-    )
+    asked, name = c["chosen_images"], c["encoder"].rpartition("/")[2]
+    images = "all training images" if asked is None else f"{asked:,} training images, drawn at random (long tail: all)"
+    other = next((data for data in WANTED if name.startswith(data) and data != c["data"]), None)
+    transfer = f" (transfer: it was pretrained on {TITLES[other]})" if other else ""
     return (
-        f"Encoder `{c['encoder'].rpartition('/')[2]}`, {c['features']} standardized features, heads{hidden}; {images}, "
-        f"a tenth of them held out; {c['epochs']} epochs, batch {c['batch']}, Adam, weight decay {c['weight_decay']:g}."
-        f" {c['seconds']:,.0f} s on {c['device']}. Bold: among the best of the column. In parentheses: the accuracy "
-        "with the learning rate that is best on the test set (oracle), if it is higher by .1 or more.\n"
+        f"Encoder `{name}`{transfer}, {c['features']} standardized features, heads{hidden}; {images}, a tenth of them "
+        f"held out; {c['epochs']} epochs, batch {c['batch']}, Adam, weight decay {c['weight_decay']:g}. "
+        f"{c['seconds']:,.0f} s on {c['device']}.\n"
     )
 
 

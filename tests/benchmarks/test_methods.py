@@ -97,6 +97,16 @@ def test_page_chooses_the_learning_rate_without_true_labels(tmp_path):
     assert "| `s-nl` | 30.0 | 30.0 | digits, linear heads, uniform | 0 of 1 |" in page
 
 
+def test_page_leaves_columns_out_of_the_ranks_if_no_loss_learns(tmp_path):
+    cells = {("uniform", "s-nl", 0.1): (2.0, (0.5, 0.5)), ("uniform", "fwd", 0.1): (2.0, (0.4, 0.4))}
+    chance = {("ACL", "s-nl", 0.1): (2.0, (0.1, 0.12)), ("ACL", "fwd", 0.1): (2.0, (0.2, 0.19))}
+    write(tmp_path / "digits-linear.jsonl", cells | chance)
+    page = methods_page.render(tmp_path)
+    assert "Over 1 columns" in page
+    assert "twice chance: digits, linear heads, ACL" in page
+    assert "| `s-nl` | SCL-NL | 1.0 | 1 | 1 of 1 |" in page
+
+
 def test_page_without_results_is_an_error(tmp_path):
     with pytest.raises(UserError, match="no results"):
         methods_page.render(tmp_path)
