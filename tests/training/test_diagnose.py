@@ -15,6 +15,7 @@ from complementary.training import diagnose as module
 from complementary.training.diagnose import diagnose
 from complementary.training.finished import open_run
 from complementary.training.run import run
+from tests.helpers import narrow_networks
 
 K = 6
 
@@ -153,6 +154,22 @@ def test_report_without_held_out_examples_and_truth(tmp_path):
     assert not any(report.out_of_sample)
     assert len(report.notes) == 2
     assert all(math.isnan(row.precision.value) for row in report.by_class)
+
+
+@pytest.mark.slow
+def test_report_names_the_images_that_the_encoder_has_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    narrow_networks(monkeypatch)
+    options = {"inputs": "features", "encoder": "simsiam", "pretrain_epochs": 1, "pretrain_images": "training"}
+    first = Config.of(mix="none", epochs=1, holdout=0.5, per_example=3, **options)
+    run(first, tmp_path / "first", device="cpu")
+    run(first.with_(encoder=f"run:{tmp_path / 'first'}", seed=1), tmp_path / "second", device="cpu")
+    for folder, headline in (("first", "718 held-out"), ("second", "")):
+        found = diagnose(tmp_path / folder, weights="selected", folds=0, baselines=False, device="cpu").accuracies
+        populations = [a.population for a in found]
+        assert headline in populations[0]
+        assert "encoder" not in populations[0], "the number for new images comes first"
+        assert any("encoder" in p for p in populations) == (folder == "second")
 
 
 def test_data_that_changed_are_refused(tmp_path):

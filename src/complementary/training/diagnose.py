@@ -263,7 +263,7 @@ def _accuracies(
     if fitted is not None:
         value = _accuracy(run, fitted.argmax(1), run.excluded, noise)
         found.append(Accuracy(f"Estimated accuracy of the recipe, cross-fitted{considered}", value, everyone))
-    found.sort(key=lambda a: (corrected and a.name == UNCORRECTED, a.interval()[1] - a.interval()[0]))
+    found.sort(key=lambda a: _rank(a, corrected))
     if fitted is not None or held:
         value = _confidence(probabilities if fitted is None else fitted, noise)
         name, of = ("this model", population) if fitted is None else ("the recipe, cross-fitted", everyone)
@@ -271,6 +271,12 @@ def _accuracies(
     if test is not None and truth is not None:
         found.append(_counted("Test accuracy", test.argmax(1), truth))
     return found
+
+
+def _rank(accuracy: Accuracy, corrected: bool) -> tuple[bool, bool, float]:
+    """What comes first: estimates that consider wrong answers, then those for new images, then the most precise."""
+    low, high = accuracy.interval()
+    return corrected and accuracy.name == UNCORRECTED, "encoder" in accuracy.population, high - low
 
 
 def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise) -> Estimated:
