@@ -314,14 +314,17 @@ def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) ->
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train all heads, and write one file per dataset and head, after every loss: a long run can be stopped."""
+    """Train all heads, and write one file per dataset and head, after every loss: a long run can be stopped.
+
+    If there is a file with the same conditions, its other losses are kept.
+    """
     engine, out, started = Engine.choose(options.device, "fp32"), Path(options.out), time.perf_counter()
     together = [kind for kind in options.labels if "long_tail" not in LABELS[kind]]
     alone = [[kind] for kind in options.labels if kind not in together]
     problems = list(_available(options, [together, *alone], engine.device))
     log.info("%s: features and labels (%.0f s)", options.data, time.perf_counter() - started)
     lines: dict[str, list[dict[str, Any]]] = {head: [] for head in options.heads}
-    seconds = dict.fromkeys(options.heads, 0.0)
+    seconds, kept = dict.fromkeys(options.heads, 0.0), dict[str, tuple[list[dict[str, Any]], float]]()
     for loss, head in itertools.product(options.losses, options.heads):
         if options.minutes is not None and time.perf_counter() - started > 60 * options.minutes:
             log.warning(
@@ -348,13 +351,28 @@ def run(options: argparse.Namespace) -> None:
             "epochs": options.epochs,
             "batch": options.batch,
             "weight_decay": WEIGHT_DECAY,
-            "seconds": round(seconds[head], 1),
             "device": device_name(engine.device),
             "versions": versions(),
         }
-        text = "\n".join(json.dumps(line) for line in [conditions, *map(_rounded, lines[head])])
+        path = out / f"{options.data}-{head}.jsonl"
+        if head not in kept:
+            kept[head] = _other_losses(path, conditions, options.losses)
+        known, before_that = kept[head]
+        conditions["seconds"] = round(before_that + seconds[head], 1)
+        text = "\n".join(json.dumps(line) for line in [conditions, *known, *map(_rounded, lines[head])])
         out.mkdir(parents=True, exist_ok=True)
-        atomic_write(out / f"{options.data}-{head}.jsonl", text + "\n")
+        atomic_write(path, text + "\n")
+
+
+def _other_losses(path: Path, conditions: dict[str, Any], losses: Sequence[str]) -> tuple[list[dict[str, Any]], float]:
+    """The lines of an earlier run with the same conditions, without those of ``losses``, and its seconds."""
+    if not path.exists():
+        return [], 0.0
+    before, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    fixed = [name for name in conditions if name not in ("seconds", "device", "versions")]
+    if any(before.get(name) != conditions[name] for name in fixed):
+        return [], 0.0
+    return [row for row in rows if row["loss"] not in losses], before["seconds"]
 
 
 def _available(options: argparse.Namespace, groups: list[list[str]], device: torch.device) -> Iterator[Problem]:

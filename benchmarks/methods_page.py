@@ -160,8 +160,8 @@ METHOD = """## How it was measured
 
 All losses have the same labels, batches and grid of learning rates. Training goes on for a fixed number of epochs and
 is evaluated five times; the epoch is the one with the lowest calibrated SCEL on held-out complementary labels. The
-learning rate of each loss is the one with the lowest mean of that score over the seeds. SCEL uses the same matrix as the
-losses (see below), also for losses without one. The test set is balanced, also for the long tail.
+learning rate of each loss is the one with the lowest mean of that score over the seeds. SCEL uses the same matrix as
+the losses (see below), also for losses without one. The test set is balanced, also for the long tail.
 
 Tables show mean ± standard deviation over seeds, with the learning rate that is chosen without true labels. In
 parentheses: with the learning rate that is best on the test set (oracle), if that is higher by .1 or more. Bold: the

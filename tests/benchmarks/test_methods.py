@@ -140,5 +140,12 @@ def test_command_line_trains_and_writes_results(tmp_path, monkeypatch):
     assert [(row["labels"], row["loss"], row["seed"]) for row in rows] == [
         ("uniform", loss, seed) for loss in ("s-nl", "fwd") for seed in (0, 1)
     ]
+    again = [*options, "--device", "cpu"]
+    again[again.index("fwd")] = "dm"
+    methods.main(["run", *again])  # the same conditions: fwd is kept, s-nl replaced
+    kept = [json.loads(line) for line in (tmp_path / "digits-linear.jsonl").read_text().splitlines()[1:]]
+    assert [row["loss"] for row in kept] == ["fwd", "fwd", "s-nl", "s-nl", "dm", "dm"]
+    methods.main(["run", *again, "--batch", "40"])  # other conditions
+    assert len((tmp_path / "digits-linear.jsonl").read_text().splitlines()) == 5
     methods.main(["page", str(tmp_path), "--out", str(tmp_path / "page.md")])
     assert "## Ranks" in (tmp_path / "page.md").read_text()

@@ -117,9 +117,15 @@ def scarce(rows, ts, matrix, prior):
     return total
 
 
-def s_nl_w(row, k, matrix, prior):
-    share = sum(prior[y] * matrix[y][k] for y in range(len(prior)))
-    return -math.log(1 - softmax(row)[k] + 1e-6) / (len(row) * share)
+def s_nl_w(rows, ts, matrix, prior):
+    """Weights inverse to the shares of labels in the batch; several labels of an example share a weight of 1."""
+    classes = len(matrix)
+    share = [sum(t[k] / (sum(t) or 1) for t in ts) / count(ts) for k in range(classes)]
+    plain = [[-math.log(1 - p + 1e-6) for p in softmax(row)] for row in rows]
+    terms = [
+        t[k] * loss[k] / (classes * share[k]) for t, loss in zip(ts, plain, strict=True) for k in range(classes) if t[k]
+    ]
+    return sum(terms) / count(ts)
 
 
 def fwd_la(row, k, matrix, prior):
@@ -150,7 +156,7 @@ SLOW = {
     "cpe-f": per_label(lambda row, k, matrix, _: -math.log(through(row, matrix)[k] + 1e-6)),
     "cpe-t": per_label(lambda row, k, matrix, _: -math.log(through(row, matrix)[k] + 1e-6)),
     "scarce": scarce,
-    "s-nl-w": per_label(s_nl_w),
+    "s-nl-w": s_nl_w,
     "fwd-la": per_label(fwd_la),
 }
 

@@ -20,7 +20,7 @@ def test_bound_loss_equals_the_function(name):
     assert bound.state_dict().keys() <= {"learned"}  # checkpoints hold nothing that the configuration determines
 
 
-@pytest.mark.parametrize("name", ["ure", "ure-nn", "ure-ga", "ure-t", "ure-tnn", "ure-tga"])
+@pytest.mark.parametrize("name", ["ure", "ure-nn", "ure-ga", "ure-t", "ure-tnn", "ure-tga", "s-nl-w"])
 def test_bound_loss_passes_the_shares_of_labels_on(name):
     share = torch.tensor([0.1, 0.2, 0.3, 0.4])
     found = build(name, BIASED, share=share)(FIXED, FIXED_LABELS)

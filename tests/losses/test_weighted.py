@@ -11,14 +11,35 @@ PRIOR = torch.tensor([0.7, 0.2, 0.08, 0.02])
 
 
 def test_weighted_losses_with_equal_classes_are_the_plain_ones():
-    torch.testing.assert_close(s_nl_w(FIXED, FIXED_LABELS, UNIFORM, EQUAL), s_nl(FIXED, FIXED_LABELS))
+    torch.testing.assert_close(s_nl_w(FIXED, FIXED_LABELS, share=EQUAL), s_nl(FIXED, FIXED_LABELS))
     torch.testing.assert_close(fwd_la(FIXED, FIXED_LABELS, UNIFORM, EQUAL), fwd(FIXED, FIXED_LABELS, UNIFORM))
 
 
 def test_s_nl_w_gives_every_label_the_same_total_weight():
-    share = PRIOR.double() @ UNIFORM  # of each label among the training data
-    weight = s_nl_w(torch.zeros(4, 4), torch.eye(4), UNIFORM, PRIOR) / s_nl(torch.zeros(4, 4), torch.eye(4))
-    torch.testing.assert_close(weight.double() * share, torch.full((4,), 0.25, dtype=torch.float64), rtol=1e-5, atol=0)
+    rows = torch.tensor([0, 0, 0, 0, 1, 1, 2, 3])
+    labels, logits = torch.eye(4)[rows], torch.zeros(8, 4)
+    share = torch.bincount(rows) / 8
+    for found in (s_nl_w(logits, labels), s_nl_w(logits, labels, share=share)):
+        torch.testing.assert_close(found @ labels, s_nl(logits, labels).sum().expand(4) / 4)
+
+
+def test_s_nl_w_of_several_labels_is_the_sum_over_labels():
+    first, second = torch.eye(4)[:1], torch.eye(4)[2:3]
+    parts = [s_nl_w(FIXED[:1], label, share=PRIOR) for label in (first, second)]
+    torch.testing.assert_close(s_nl_w(FIXED[:1], first + second, share=PRIOR), sum(parts))
+
+
+def test_s_nl_w_is_s_nl_of_uniform_labels_in_expectation_if_the_bias_belongs_to_the_labels():
+    """Label k with probability proportional to w_k: after weighting, all wrong labels have nearly the same weight."""
+    matrix, logits = transitions.biased(4, 3).float(), FIXED[:4]
+    share = matrix.mean(0)
+    weighted, plain, wanted = (torch.zeros(4) for _ in range(3))
+    for k in range(4):
+        label = torch.eye(4)[k].expand(4, 4)
+        weighted += matrix[:, k] * s_nl_w(logits, label, share=share)
+        plain += matrix[:, k] * s_nl(logits, label)
+        wanted += UNIFORM[:, k].float() * s_nl(logits, label)
+    assert float((weighted - wanted).abs().max()) < 0.5 * float((plain - wanted).abs().max())
 
 
 def test_fwd_la_learns_balanced_logits():

@@ -95,15 +95,7 @@ def _table() -> Iterator[Method]:
     yield Method("cpe-f", "CPE-F", _LIN, matrix="required", decoding="nearest row")
     yield Method("cpe-t", "CPE-T", _LIN, matrix="learned", decoding="nearest row")
     yield Method("scarce", "SCARCE", "Wang et al. 2024", labels="random", prior=True, several="set", batch=True)
-    yield Method(
-        "s-nl-w",
-        "weighted NL",
-        "after Wei et al. 2023",
-        matrix="required",
-        prior=True,
-        labels="uniform",
-        needs="classes of different size",
-    )
+    yield Method("s-nl-w", "weighted NL", "after Wei et al. 2023", labels="random")
     yield Method(
         "fwd-la",
         "FWD, logit-adjusted",
