@@ -231,6 +231,17 @@ def test_recipe_sets_options_that_others_override():
     assert Config.of(**config.flat()) == config, "a stored configuration is complete: the recipe changes nothing"
 
 
+def test_recipe_on_features_has_a_weaker_weight_decay_for_long_tails():
+    decays = [
+        Config.of(recipe="features").training.weight_decay,
+        Config.of(recipe="features", long_tail=100).training.weight_decay,
+        Config.of(long_tail=100).with_(recipe="self-training").training.weight_decay,
+        Config.of(recipe="features", long_tail=100, weight_decay=0.02).training.weight_decay,
+        Config.of(recipe="icm", long_tail=100).training.weight_decay,
+    ]
+    assert decays == [0.01, 0.001, 0.001, 0.02, Config().training.weight_decay]
+
+
 def test_hash_of_a_configuration_ignores_new_options_with_their_default():
     assert Config().hash() == hashlib.sha256(b"{}").hexdigest()
     wanted = hashlib.sha256(b'{"epochs": 7, "long_tail": 2.0}').hexdigest()

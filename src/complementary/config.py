@@ -64,7 +64,7 @@ class BaseConfig:
 
     def with_(self, **options: Any) -> Self:
         """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
-        homes, options = options_of(type(self)), RECIPES.get(options.get("recipe", ""), {}) | options
+        homes, options = options_of(type(self)), self._preset(options) | options
         for name in options:
             one_of("The option", name, homes)
         typed = {n: _typed(f"The option {n}", v, _type_of(type(self), homes[n], n), n) for n, v in options.items()}
@@ -73,6 +73,14 @@ class BaseConfig:
             inner = {n: v for n, v in typed.items() if homes[n] == section}
             changed[section] = dataclasses.replace(getattr(self, section), **inner)
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+
+    def _preset(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options that the recipe among ``options`` sets."""
+        preset = RECIPES.get(options.get("recipe", ""), {})
+        tail = options.get("long_tail", self.flat().get("long_tail"))
+        if preset.get("inputs") == "features" and isinstance(tail, int | float) and tail > 1:
+            return preset | {"weight_decay": 0.001}  # with more, the rarest classes are never predicted
+        return preset
 
     def flat(self) -> dict[str, Any]:
         """Every option and its value."""
@@ -225,7 +233,7 @@ class ClusterConfig:
     pixels. auto: an encoder that is already cached or stored for these images, else pixels with a warning."""
     pretrain_epochs: int = 800
     """Epochs of pretraining if the encoder has to be trained first."""
-    pretrain_images: Literal["all", "training"] = "all"
+    pretrain_images: Literal["all", "training"] = field(default="all", metadata=ADVANCED)
     """Images that such an encoder is pretrained on: all of the run, or only those that are not held out. With training,
     the estimated accuracy is for new images, and every seed has an encoder of its own."""
     encoder_seed: int | None = field(default=None, metadata=ADVANCED)

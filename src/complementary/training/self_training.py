@@ -100,8 +100,11 @@ class SelfTrainer(Trainer):
         """
         self.before = before | {"prior": prior.share.tolist()}
         self.prior.copy_(prior.share)
-        if self.config.is_balanced:
+        if self.config.is_balanced:  # the classifier knows the prior: with log_prior, the start must predict the same
             self.log_prior.copy_(self.prior.log())
+            with torch.no_grad():
+                for network in (self.model, self.teacher):
+                    network.fc.bias.sub_(self.log_prior)
         self.memory.copy_(probabilities)
         own = self.memory[self.processes.shard()].log() + self.log_likelihood
         self.mean_posterior.copy_(self.processes.all_gather(own.softmax(1), self.examples).mean(0))
