@@ -230,7 +230,8 @@ def on_features(case: Case) -> dict[str, Count]:
         accuracy = features_run(case, repeat)
         key = "estimated_seen_accuracy" if case.held_out == "seen" else "estimated_accuracy"
         for name, count in counts.items():
-            count.add(*(accuracy[f"{key}_{end}"] for end in ("selected", "low", "high")), accuracy[name])
+            value, low, high = (accuracy[f"{key}_{end}"] for end in ("selected", "low", "high"))
+            count.add(value, low, high, accuracy[name])
     return counts
 
 

@@ -44,7 +44,7 @@ BOXES: dict[str, Boxes] = {"as torchvision": views.crop_boxes, "milder (before)"
 def drawing(boxes: Boxes) -> Iterator[None]:
     """Draw crops with ``boxes`` in the block."""
     own = views.crop_boxes
-    views.crop_boxes = boxes
+    views.crop_boxes = boxes  # type: ignore[assignment]
     try:
         yield
     finally:
