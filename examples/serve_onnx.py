@@ -13,12 +13,13 @@ channels, height, width = facts["shape"]
 
 
 def read(path: str) -> np.ndarray:
-    """A photo as uint8 [C, H, W]: the short side is scaled and the center cropped, as `cll data import` does."""
-    photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-    square = ImageOps.fit(photo, (width, height), Image.Resampling.LANCZOS)
-    return np.atleast_3d(np.asarray(square if channels == 3 else square.convert("L"))).transpose(2, 0, 1)
+    """A photo of any size as uint8 [1, C, H, W]; the graph crops its center and resizes it."""
+    photo = Image.open(path)
+    photo.draft("RGB", (2 * width, 2 * height))  # reads large JPEG files faster, as `cll data import` does
+    photo = ImageOps.exif_transpose(photo).convert("RGB" if channels == 3 else "L")
+    return np.atleast_3d(np.asarray(photo)).transpose(2, 0, 1)[None]
 
 
-(probabilities,) = session.run(None, {"inputs": np.stack([read(path) for path in sys.argv[2:]])})
-for path, row in zip(sys.argv[2:], probabilities, strict=True):
+for path in sys.argv[2:]:
+    ((row,),) = session.run(None, {"inputs": read(path)})
     print(f"{path},{facts['classes'][row.argmax()]},{row.max():.4f}")

@@ -54,15 +54,15 @@ def test_features_equal_a_slow_reference():
     words, project = (layer.weight[:, :, 0, 0].double().numpy() for layer in (network.words, network.project))
     x = normalized(images[:2]).double().numpy()
     for image, found in zip(x, network.features(normalized(images[:2])), strict=True):
-        places = np.zeros((11, 11, 6))
-        for i in range(11):
-            for j in range(11):
-                z = whiten @ image[:, i : i + 6, j : j + 6].ravel() + network.whiten.bias.double().numpy()
+        places = np.zeros((9, 9, 6))
+        for i in range(9):
+            for j in range(9):
+                z = whiten @ image[:, i : i + 8, j : j + 8].ravel() + network.whiten.bias.double().numpy()
                 z /= np.linalg.norm(z)
                 code = np.maximum(words @ z - patches.THRESHOLD, 0)
                 q = project @ code + network.project.bias.double().numpy()
                 places[i, j] = q / np.linalg.norm(q)
-        cells = [(0, 4), (3, 8), (7, 11)]
+        cells = [(0, 3), (3, 6), (6, 9)]
         wanted = [places[a:b, c:d].mean((0, 1)) for a, b in cells for c, d in cells]
         np.testing.assert_allclose(found.numpy(), np.concatenate(wanted), atol=2e-5)
 
@@ -118,7 +118,7 @@ def test_features_separate_textures_that_pixels_do_not():
 
 @pytest.mark.parametrize(
     ("shape", "patch", "reduce"),
-    [((3, 32, 32), 6, 1), ((1, 8, 8), 4, 1), ((3, 96, 96), 6, 3), ((4, 64, 40), 6, 1), ((1, 4, 4), 2, 1)],
+    [((3, 32, 32), 8, 1), ((1, 8, 8), 4, 1), ((3, 96, 96), 8, 3), ((4, 64, 40), 8, 1), ((1, 4, 4), 2, 1)],
 )
 def test_images_of_any_shape_have_features(shape, patch, reduce):
     found = settings_for(shape)
@@ -147,7 +147,9 @@ def test_run_on_patches_is_learned_stored_and_exported(tmp_path):
     excluded = F.one_hot((truth + shift) % 3, 3).to(torch.uint8)
     test = Split(images[:100], truth[:100])
     dataset = Dataset("stripes", Split(images, excluded=excluded), test, ("a", "b", "c"), *moments(images))
-    config = Config.of(recipe="features", encoder="patches", labels="given", epochs=15, batch=32, lr=0.01)
+    config = Config.of(
+        recipe="self-training", encoder="patches", labels="given", epochs=15, self_training=3, batch=32, lr=0.01
+    )
     result = run(config, tmp_path / "run", device="cpu", dataset=dataset)
     assert result["accuracy_last"] > 0.9
     predictor = load(tmp_path / "run", "last")

@@ -17,8 +17,8 @@ from complementary.encoders.backbone import build_backbone
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.errors import UserError
 from complementary.training import export as module
-from complementary.training.export import Pipeline, example_inputs, export, export_run
-from complementary.training.predict import Predictor
+from complementary.training.export import Pipeline, example_inputs, export, export_run, is_resized
+from complementary.training.predict import Predictor, read_images
 from complementary.training.run import run
 
 SERVE = Path(__file__).parents[2] / "examples/serve_onnx.py"
@@ -119,10 +119,9 @@ def test_served_without_the_package(exported, tmp_path):
     predictor, written = exported
     assert len(SERVE.read_text().splitlines()) <= 30
     assert "import complementary" not in SERVE.read_text()
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), dtype=np.uint8)
-    paths = [str(tmp_path / f"{i}.png") for i in range(2)]
-    for path, image in zip(paths, pixels, strict=True):
-        Image.fromarray(image).save(path)
+    random, paths = np.random.default_rng(0), [str(tmp_path / f"{i}.png") for i in range(3)]
+    for path, (height, width) in zip(paths, ((16, 16), (40, 23), (9, 50)), strict=True):
+        Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
     command = [
         sys.executable,
         "-S",
@@ -134,7 +133,7 @@ def test_served_without_the_package(exported, tmp_path):
         [*command, site, str(SERVE), str(written["onnx"]), *paths], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    wanted = predictor(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()).max(1)
+    wanted = predictor(read_images(tmp_path, predictor.shape)[1]).max(1)  # as the import reads them
     rows = [line.rsplit(",", 2) for line in done.stdout.split()]
     assert [row[0] for row in rows] == paths
     assert [row[1] for row in rows] == [NAMES[k] for k in wanted.indices.tolist()]
@@ -148,7 +147,14 @@ def test_export_of_a_run_is_calibrated_and_has_a_model_card(tmp_path, quick):
     written = export_run(tmp_path / "run", tmp_path / "out", ["safetensors"])
     card = written["card"].read_text()
     assert "logits are divided by" in card
-    for part in ("0, 1, 2, 3", "## How good it is", "uint8 [batch, 1, 8, 8]", "model.safetensors", "s-nl"):
+    for part in (
+        "0, 1, 2, 3",
+        "## How good it is",
+        "uint8 [batch, 1, height, width]",
+        "8 x 8",
+        "model.safetensors",
+        "s-nl",
+    ):
         assert part in card
     plain = export_run(tmp_path / "run", tmp_path / "plain", ["safetensors"], calibrate=False)["card"].read_text()
     assert "not calibrated" in plain
@@ -196,11 +202,29 @@ def test_export_names_the_missing_package(tmp_path, monkeypatch):
 def test_graph_that_differs_is_not_written(tmp_path, monkeypatch):
     """Negative control of the comparison: a pipeline with another temperature is refused."""
     monkeypatch.setattr(
-        module, "Pipeline", lambda predictor: Pipeline(dataclasses.replace(predictor, temperature=1.01))
+        module, "Pipeline", lambda predictor, fit: Pipeline(dataclasses.replace(predictor, temperature=1.01), fit)
     )
     with pytest.raises(UserError, match="differs"):
         export(on_vectors(), tmp_path, ["torch"])
     assert not (tmp_path / "model.pt2").exists()
+
+
+def test_graph_that_resizes_differently_is_not_written(tmp_path, monkeypatch):
+    """Negative control of the comparison with a photo of another size."""
+    monkeypatch.setattr(module, "Pipeline", lambda predictor, fit: Pipeline(predictor, "stretch"))
+    with pytest.raises(UserError, match="differs"):
+        export(on_features(), tmp_path, ["torch"])
+    assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "resized"), [((3, 8, 8), True), ((1, 8, 8), True), ((4, 8, 8), False), ((3, 8, 9), False)]
+)
+def test_graph_resizes_square_images_only(shape, resized):
+    network = networks.build("mlp", shape, 3).eval()
+    mean = torch.full((shape[0],), 0.5)
+    assert is_resized(Predictor(network, NAMES, shape, mean, mean)) == (shape in ((3, 8, 8), (1, 8, 8)))
+    assert not is_resized(on_vectors())
 
 
 def test_export_of_an_unfinished_run_is_an_error(tmp_path):

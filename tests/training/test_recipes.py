@@ -42,7 +42,7 @@ def test_auto_for_vectors_is_self_training_without_an_encoder(caplog):
 
 def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
     on_cpu = resolve(AUTO, IMAGES, CPU)
-    assert (on_cpu.training.recipe, on_cpu.dataset.inputs) == ("features", "features")
+    assert (on_cpu.training.recipe, on_cpu.dataset.inputs) == ("self-training", "features")
     assert (on_cpu.cluster.encoder, on_cpu.cluster.pretrain_images) == ("patches", "training")
     small = dataset_of(torch.randint(256, (300, 3, 8, 8), dtype=torch.uint8))
     for found in (resolve(AUTO, small, CPU), resolve(AUTO.with_(encoder="pixels"), IMAGES, CPU)):

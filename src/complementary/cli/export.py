@@ -37,6 +37,8 @@ class Export:
     calibrate: bool = True
     """Divide the logits by a temperature that held-out complementary labels determine (none without a validation
     split, or if the dataset is not there any more)."""
+    fit: Literal["crop", "stretch"] = "crop"
+    """How the graph makes images of another size square, as in cll data import."""
 
 
 def main(arguments: list[str]) -> None:
@@ -54,5 +56,6 @@ def main(arguments: list[str]) -> None:
         weights=options.weights,
         opset=options.opset,
         calibrate=options.calibrate,
+        fit=options.fit,
     )
     print_table((), [[name, str(path), format_size(path.stat().st_size)] for name, path in written.items()])

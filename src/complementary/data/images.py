@@ -56,12 +56,15 @@ def decode_image(path: Path, size: int, fit: str = "crop") -> tuple[NDArray[np.u
 
 
 def to_square(picture: Any, size: int, fit: str = "crop") -> NDArray[np.uint8]:
-    """Convert an image of Pillow, of any mode and size, to uint8 [size, size, 3]; ``fit`` as in `decode_image`."""
-    image, ops = _pillow(), import_optional("PIL.ImageOps", "Decoding images")
-    rgb = _to_rgb(picture)
-    if fit == "crop":
-        return np.asarray(ops.fit(rgb, (size, size), image.Resampling.LANCZOS))
-    return np.asarray(rgb.resize((size, size), image.Resampling.LANCZOS))
+    """Convert an image of Pillow, of any mode and size, to uint8 [size, size, 3]; ``fit`` as in `decode_image`.
+
+    Rows are resized first, then columns. In one call, the order (and some pixels) would depend on Pillow's version.
+    """
+    rgb, lanczos = _to_rgb(picture), _pillow().Resampling.LANCZOS
+    width, height = rgb.size
+    left, top = ((side - min(rgb.size)) / 2 if fit == "crop" else 0 for side in rgb.size)
+    narrow = rgb.resize((size, height), lanczos, (left, 0, width - left, height))
+    return np.asarray(narrow.resize((size, size), lanczos, (0, top, size, height - top)))
 
 
 def _pillow() -> Any:

@@ -26,10 +26,12 @@ from torch import Tensor, nn
 
 from complementary import files, losses
 from complementary.augment.crop import normalize
+from complementary.data.images import FITS, to_square
 from complementary.engine.run_folder import read_result
-from complementary.errors import UserError, import_optional
+from complementary.errors import UserError, import_optional, one_of
 from complementary.training.finished import open_run
 from complementary.training.predict import Predictor, load
+from complementary.training.resize import PillowResize
 
 log = logging.getLogger(__name__)
 OPSETS = (18, 19, 20, 21, 22, 23)  # what the exporter of torch writes
@@ -52,10 +54,12 @@ class Pipeline(nn.Module):
 
     Args:
         predictor: The trained network; it is used, not copied.
+        fit: How images of another size become squares: ``crop`` or ``stretch``. None: they are not resized.
     """
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, fit: str | None = None) -> None:
         super().__init__()
+        self.resize = None if fit is None else PillowResize(predictor.shape[-1], fit)
         encoder = predictor.encoder
         self.network, self.temperature = predictor.network, predictor.temperature
         self.encoder = None if encoder is None else encoder.backbone
@@ -72,9 +76,9 @@ class Pipeline(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Images uint8 [B, C, H, W] or vectors float32 [B, D] -> probabilities float32 [B, K]."""
-        x: Any = inputs
+        x: Any = inputs if self.resize is None else self.resize(inputs)
         if self.encoder is not None:
-            x = self._features(inputs)
+            x = self._features(x)
         logits = self.network(normalize(x, self.mean, self.std))  # type: ignore[arg-type]
         if self.decodes:
             logits = losses.decode(logits, (self.label_matrix, self.rows))  # type: ignore[arg-type]
@@ -95,15 +99,19 @@ def export(
     formats: Sequence[str] = ("onnx",),
     *,
     opset: int = DEFAULT_OPSET,
+    fit: str = "crop",
     sections: dict[str, list[str]] | None = None,
 ) -> dict[str, Path]:
     """Write a trained network for production.
+
+    The graph of a network for square images takes images of any size, and resizes them as the import of images does.
 
     Args:
         predictor: The network, from `complementary.load` or ``ComplementaryClassifier.predictor_``.
         folder: Folder to write to; it is created. Existing files of the same names are replaced.
         formats: ``onnx``, ``torch`` (a `torch.export` program) and ``safetensors``.
         opset: Version of ONNX's operators.
+        fit: How images of another size become squares: crop (the center) or stretch.
         sections: Further sections of the model card: title -> lines.
 
     Returns:
@@ -124,7 +132,9 @@ def export(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be created ({error.strerror}).", "out") from None
-    written = {name: WRITERS[name](predictor, folder, opset) for name in formats}
+    one_of("The fit", fit, FITS, "fit")
+    fitted = fit if is_resized(predictor) else None
+    written = {name: WRITERS[name](predictor, folder, opset, fitted) for name in formats}
     card = folder / "model_card.md"
     files.atomic_write(card, model_card(predictor, written, sections))
     return written | {"card": card}
@@ -138,6 +148,7 @@ def export_run(
     weights: str = "auto",
     opset: int = DEFAULT_OPSET,
     calibrate: bool = True,
+    fit: str = "crop",
 ) -> dict[str, Path]:
     """Write a finished run for production, calibrated, with a model card.
 
@@ -149,6 +160,7 @@ def export_run(
         opset: Version of ONNX's operators.
         calibrate: Divide the logits by the temperature that held-out answers determine. Without a validation split, or
             if the dataset is not there any more, there is none; the model card says so.
+        fit: As in `export`.
 
     Returns:
         The files by format, and the model card as ``card``.
@@ -165,7 +177,13 @@ def export_run(
             predictor, reason = dataclasses.replace(predictor, temperature=temperature), ""
     if reason:
         log.warning("The probabilities are not calibrated: %s", reason)
-    return export(predictor, out or folder / "export", formats, opset=opset, sections=_sections(folder, reason))
+    sections = _sections(folder, reason)
+    return export(predictor, out or folder / "export", formats, opset=opset, fit=fit, sections=sections)
+
+
+def is_resized(predictor: Predictor) -> bool:
+    """Whether the exported graph resizes its inputs: if they are square images, RGB or gray."""
+    return len(predictor.shape) == 3 and predictor.shape[0] in (1, 3) and predictor.shape[1] == predictor.shape[2]
 
 
 def example_inputs(predictor: Predictor, count: int) -> Tensor:
@@ -177,20 +195,44 @@ def example_inputs(predictor: Predictor, count: int) -> Tensor:
     return predictor.mean.cpu() + predictor.std.cpu() * noise
 
 
+def photos_of_another_size(predictor: Predictor, fit: str) -> tuple[Tensor, Tensor]:
+    """Random photos uint8 [1, C, H, W] that are not square, and what the import of images makes of them."""
+    channels, size = predictor.shape[0], predictor.shape[-1]
+    source = torch.Generator().manual_seed(size)
+    photo = torch.randint(0, 256, (channels, 2 * size + 3, size + 5), dtype=torch.uint8, generator=source)
+    pillow = import_optional("PIL.Image", "Checking the resizing of an export")
+    pixels = photo.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+    square = torch.from_numpy(to_square(pillow.fromarray(pixels), size, fit).copy()).permute(2, 0, 1)
+    return photo[None], square[None, :channels].contiguous()
+
+
+def _dynamic_shapes(fit: str | None) -> dict[str, Any]:
+    """Which dimensions of the input may vary: the number of examples and, if images are resized, their sides."""
+    sides = {} if fit is None else {2: torch.export.Dim("height", min=2), 3: torch.export.Dim("width", min=2)}
+    return {INPUT: {0: torch.export.Dim("batch")} | sides}
+
+
+def _traced(predictor: Predictor, fit: str | None) -> tuple[Tensor]:
+    """An input to trace the graph with: one whose sides differ, so that none of them counts as fixed."""
+    if fit is None:
+        return (example_inputs(predictor, 2),)
+    return (photos_of_another_size(predictor, fit)[0].repeat(2, 1, 1, 1),)
+
+
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def _write_onnx(predictor: Predictor, folder: Path, opset: int) -> Path:
+def _write_onnx(predictor: Predictor, folder: Path, opset: int, fit: str | None) -> Path:
     onnx = import_optional("onnx", "Exporting to ONNX")
     import_optional("onnxscript", "Exporting to ONNX")
     runtime = import_optional("onnxruntime", "Checking an ONNX export")
     options: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": opset}
     with _quiet():
         program = torch.onnx.export(
-            Pipeline(predictor),
-            (example_inputs(predictor, 2),),
+            Pipeline(predictor, fit),
+            _traced(predictor, fit),
             dynamo=True,
-            dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
+            dynamic_shapes=_dynamic_shapes(fit),
             verbose=False,
             **options,
         )
@@ -205,24 +247,24 @@ def _write_onnx(predictor: Predictor, folder: Path, opset: int) -> Path:
     onnx.checker.check_model(model)
     content = model.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    _compare(predictor, lambda x: session.run([OUTPUT], {INPUT: x.numpy()})[0], "ONNX graph")
+    _compare(predictor, lambda x: session.run([OUTPUT], {INPUT: x.numpy()})[0], "ONNX graph", fit)
     files.atomic_write(folder / "model.onnx", content)
     return folder / "model.onnx"
 
 
-def _write_program(predictor: Predictor, folder: Path, opset: int) -> Path:
+def _write_program(predictor: Predictor, folder: Path, opset: int, fit: str | None) -> Path:
     with _quiet():
-        shapes = {INPUT: {0: torch.export.Dim("batch")}}
-        program = torch.export.export(Pipeline(predictor), (example_inputs(predictor, 2),), dynamic_shapes=shapes)
+        inputs, shapes = _traced(predictor, fit), _dynamic_shapes(fit)
+        program = torch.export.export(Pipeline(predictor, fit), inputs, dynamic_shapes=shapes)
         module = program.module()
-        _compare(predictor, lambda x: module(x).detach().numpy(), "exported program")
+        _compare(predictor, lambda x: module(x).detach().numpy(), "exported program", fit)
         path, temporary = folder / "model.pt2", folder / ".model.pt2"
         torch.export.save(program, temporary, extra_files={"facts.json": json.dumps(_facts(predictor))})
     temporary.replace(path)
     return path
 
 
-def _write_safetensors(predictor: Predictor, folder: Path, opset: int) -> Path:
+def _write_safetensors(predictor: Predictor, folder: Path, opset: int, fit: str | None) -> Path:
     from safetensors.torch import save
 
     tensors = {name: value.contiguous() for name, value in Pipeline(predictor).state_dict().items()}
@@ -234,18 +276,19 @@ def _write_safetensors(predictor: Predictor, folder: Path, opset: int) -> Path:
 WRITERS = {"onnx": _write_onnx, "torch": _write_program, "safetensors": _write_safetensors}
 
 
-def _compare(predictor: Predictor, graph: Any, what: str) -> None:
-    """Raise unless the graph agrees with the predictor for several batch sizes."""
-    for count in CHECKED:
-        inputs = example_inputs(predictor, count)
-        wanted, found = predictor(inputs).numpy(), graph(inputs)
+def _compare(predictor: Predictor, graph: Any, what: str, fit: str | None) -> None:
+    """Raise unless the graph agrees with the predictor for several batch sizes and, if it resizes, for a photo."""
+    cases = [(inputs, inputs) for inputs in (example_inputs(predictor, count) for count in CHECKED)]
+    cases += [] if fit is None else [photos_of_another_size(predictor, fit)]
+    for inputs, same in cases:
+        wanted, found = predictor(same).numpy(), graph(inputs)
         difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else float("inf")
         if not difference <= TOLERANCE:
             raise UserError(
                 f"The {what} differs from the run by up to {difference:g} (allowed: {TOLERANCE:g}), so it was not "
                 "written; try another opset or format, and report this."
             )
-        log.debug("%s, batch of %d: largest difference %.1e", what, count, difference)
+        log.debug("%s, inputs %s: largest difference %.1e", what, list(inputs.shape), difference)
 
 
 @contextlib.contextmanager
@@ -282,6 +325,12 @@ def _describe_input(predictor: Predictor) -> str:
     if len(predictor.shape) != 3:
         return f"float32 [batch, {shape}]"
     kind = "RGB" if predictor.shape[0] == 3 else "gray"
+    if is_resized(predictor):
+        size = predictor.shape[-1]
+        return (
+            f"uint8 [batch, {predictor.shape[0]}, height, width], {kind}, 0 to 255, channels first; resizing to "
+            f"{size} x {size} and normalization are part of the graph"
+        )
     return f"uint8 [batch, {shape}], {kind}, 0 to 255, channels first; normalization is part of the graph"
 
 

@@ -6,7 +6,7 @@
 | images with an encoder (given, cached or stored), on a GPU | a linear layer on its features, then self-training |
 | images with an encoder, on a CPU | a linear layer on its features: fine-tuning the encoder would take hours |
 | images without one, on a GPU | the same after pretraining SimSiam |
-| images without one, on a CPU | a linear layer on the features of ``patches``, which is fitted in a minute |
+| images without one, on a CPU | self-training of a linear layer on features of ``patches``, fitted in a minute |
 | images of less than 16 pixels, or ``encoder = pixels`` | ICM within clusters of pixels, then self-training |
 
 If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
@@ -30,6 +30,7 @@ from complementary.errors import UserError
 log = logging.getLogger(__name__)
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
+PATCHES_STEPS = 640  # of self-training on features of patches
 PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 50,000
 
 
@@ -80,10 +81,11 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
             seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
             road = (
-                "images without an encoder, no GPU to pretrain one: a linear layer on features of patches, about "
+                "images without an encoder, no GPU to pretrain one: self-training on features of patches, about "
                 f"{math.ceil(seconds / 60)} min. For photos, an encoder that was pretrained elsewhere is more accurate"
             )
-            recipe, options = "features", options | {"encoder": "patches"}
+            steps = max(1, int(0.9 * count) // options["batch"])
+            options |= {"encoder": "patches", "self_training": max(10, min(40, -(-PATCHES_STEPS // steps)))}
         else:
             road, options = "small images: ICM, then self-training", options | _raw(count, options["batch"], "images")
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
