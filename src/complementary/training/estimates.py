@@ -26,7 +26,7 @@ NAMES = (
 encoder was pretrained on."""
 NOT_NEW = (
     "No estimated accuracy for new images: the encoder was pretrained on all held-out images, and it represents images "
-    "better that it has seen (CIFAR-10, SimSiam: 2.7 points of accuracy). Pretrain without them: pretrain_images = "
+    "better that it has seen (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: pretrain_images = "
     "training, or holdout in the pretraining."
 )
 SOME_NEW = (
