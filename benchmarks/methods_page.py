@@ -1,5 +1,6 @@
 """The page about all losses on features, from the results that `benchmarks.methods` stored."""
 
+import functools
 import json
 import math
 import statistics
@@ -64,6 +65,7 @@ class Column:
         """By how much each loss is less accurate than the first."""
         return {loss: self.chosen[self.first].mean - choice.mean for loss, choice in self.chosen.items()}
 
+    @functools.cached_property
     def best(self) -> set[str]:
         """The first, and those that Welch's test does not tell from it."""
         top = self.chosen[self.first]
@@ -210,7 +212,7 @@ def _collect(columns: Columns) -> tuple[dict[str, list[float]], dict[str, list[f
         for loss, rank in column.ranks().items():
             ranks[loss].append(rank)
             behind[loss].append(column.behind()[loss])
-        for loss in column.best():
+        for loss in column.best:
             wins[loss] += 1
     return ranks, behind, wins
 
@@ -268,7 +270,7 @@ def _firsts(columns: Columns) -> str:
     for study, column in columns:
         first, second = [*sorted(column.chosen, key=lambda loss: -column.chosen[loss].mean), None][:2]
         assert first is not None
-        others = f"{len(column.best()) - 1} of {len(column.chosen) - 1}"
+        others = f"{len(column.best) - 1} of {len(column.chosen) - 1}"
         p = "" if second is None else f"{_p_value(column.chosen[first], column.chosen[second]):.2g}"
         ahead = "" if second is None else f"`{second}` {_spread(column.chosen[second])}"
         title = f"{study.title}, {column.name}"
@@ -293,7 +295,7 @@ def _conditions(study: Study) -> str:
 def _table(study: Study) -> str:
     names = [column.name for column in study.columns]
     lines = ["| loss | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    best = [column.best() for column in study.columns]
+    best = [column.best for column in study.columns]
     for loss in LOSS_METHODS:
         cells = []
         for column, top in zip(study.columns, best, strict=True):
