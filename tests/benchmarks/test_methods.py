@@ -52,7 +52,7 @@ def test_heads_trained_together_equal_those_trained_alone(loss):
 @pytest.mark.parametrize("loss", sorted(LOSSES.keys() - {"ure-ga", "ure-tga", "op-w"}))
 def test_every_loss_learns_an_easy_problem(loss):
     found = train(problem("b", 1), loss, "linear", [6e-2], epochs=6, batch=50)
-    assert found[0]["accuracy_best_on_test"] > 0.6  # chance: 0.25
+    assert found[0]["accuracy_best_on_test"] > 0.5  # chance: 0.25
 
 
 def test_order_has_every_loss():
