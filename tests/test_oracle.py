@@ -148,6 +148,13 @@ def test_oracle_mixers_are_noise_free(same_class):
     assert noise_ratio(SameExcluded(), truth, excluded, None, 64) == 0  # a shared label is wrong for neither
 
 
+def test_extra_class_has_the_noise_that_it_is_given():
+    truth = tail(10, head=200)
+    excluded = labels.draw(truth, transitions.uniform(10))
+    for noisy in (0.1, 0.5, 1.0):
+        assert noise_ratio(ExtraClass(noisy=noisy), truth, excluded, truth, 64) == pytest.approx(noisy, abs=0.02)
+
+
 def test_noise_ratio_depends_on_the_seed_and_needs_clusters():
     truth = tail(1, head=50)
     excluded = labels.draw(truth, transitions.uniform(10))

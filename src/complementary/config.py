@@ -291,6 +291,8 @@ class VariantConfig:
     """micm: replaces an inverse distance of infinity (C in the paper)."""
     same_class: bool = field(default=False, metadata=ADVANCED)
     """extra-class: also allow partners of the same class (as coded)."""
+    noisy: float = field(default=0.0, metadata=ADVANCED)
+    """extra-class: share of mixes that carry a wrong label on purpose, to study what noise does."""
     clean_pass: bool = field(default=False, metadata=ADVANCED)
     """Run the clean batch through the network first, which updates the batch-norm statistics (as coded)."""
     reset_optimizer: bool = field(default=False, metadata=ADVANCED)
@@ -299,6 +301,7 @@ class VariantConfig:
     def __post_init__(self) -> None:
         _check_choices(self)
         require(self.constant > 0, "constant", self.constant, "above 0")
+        require(0 <= self.noisy <= 1, "noisy", self.noisy, "from 0 to 1")
 
 
 @dataclass(frozen=True)

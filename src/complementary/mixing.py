@@ -151,7 +151,8 @@ class Draw(NamedTuple):
     """The random numbers of one batch.
 
     Attributes:
-        partner: Uniform numbers that determine the partners, [partner_count, B] ([B, B] for extra-class).
+        partner: Uniform numbers that determine the partners, [partner_count, B] ([B, B] for extra-class,
+            [B, B + 1] with noisy partners).
         weight: Mixing weights of an example and its partners, [B, 1 + partner_count].
     """
 
@@ -364,12 +365,14 @@ class ExtraClass(GroupMixup):
 
     Attributes:
         same_class: Also allow partners of the same class and the example itself, as in the published code.
+        noisy: This share of the examples, drawn in every batch, gets partners by which a label becomes wrong instead.
     """
 
     same_class: bool = False
+    noisy: float = 0.0
 
     def _partner_noise(self, count: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        return torch.rand(count, count, device=device, generator=generator)
+        return torch.rand(count, count + (self.noisy > 0), device=device, generator=generator)
 
     def pick(
         self, excluded: Tensor, cluster: Tensor | None, index: Tensor | None, noise: Tensor
@@ -384,7 +387,9 @@ class ExtraClass(GroupMixup):
         allowed = ~(wrong | wrong.T)
         if not self.same_class:
             allowed &= truth[:, None] != truth[None, :]
-        chosen, found = pick_allowed(allowed, noise)
+        if self.noisy > 0:
+            allowed = torch.where(noise[:, -1:] < self.noisy, wrong | wrong.T, allowed)
+        chosen, found = pick_allowed(allowed, noise[:, : len(allowed)])
         return chosen[:, None], found
 
 

@@ -22,6 +22,7 @@ SIZES = {  # settings, published numbers beside them
     "alpha": (70, 0),
     "noise": (32, 6),
     "noise-accuracy": (6, 5),
+    "noise-levels": (5, 0),
     "losses": (16, 16),
     "augment": (8, 0),
     "sharing": (12, 0),

@@ -279,7 +279,7 @@ def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | No
     m, v = config.mixing, config.variant
     options: dict[str, Any] = {n: getattr(v, n) for n in ("partner", "lam", "label_weights", "alone", "share")}
     options |= {"anchor": v.anchor, "constant": v.constant} if m.mix == "micm" else {}
-    options |= {"same_class": v.same_class} if m.mix == "extra-class" else {}
+    options |= {"same_class": v.same_class, "noisy": v.noisy} if m.mix == "extra-class" else {}
     mixer = None if m.mix == "none" else mixing.build(m.mix, alpha=m.alpha, **options)
     if mixer is not None and v.partners_from == "dataset":
         groups = mixing.group_by(mixer.group_ids(task.excluded, task.cluster))
