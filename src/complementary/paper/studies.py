@@ -378,8 +378,8 @@ _ALL = (
         pairs=NO_PAIRS,
         plot="lines",
         more=SHOW_NOISE,
-        note="The caption says that more noise degrades the accuracy. Here the noise is set: an oracle chooses partners by "
-        "which a label becomes wrong in this share of the mixes. Mixup has .16.",
+        note="The caption says that more noise degrades the accuracy. Here the noise is set: in this share of the "
+        "mixes, an oracle chooses a partner by which a label becomes wrong. Mixup has .16.",
     ),
     Study("losses", "Mixup against ICM per loss", "Fig. 3b", grid("Table 2", ("cifar10",), ("mixup", "icm"), (1, 100))),
     Study("augment", "Augmentation with and without ICM", "Fig. 5a", _augment()),
