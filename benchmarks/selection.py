@@ -202,7 +202,7 @@ def compare(folder: Path, out: Path) -> None:
                 "accuracy": accuracy,
                 "selected": {rule: {"epoch": e + 1, "accuracy": accuracy[e]} for rule, e in chosen.items()},
             }
-            files.atomic_write(out, json.dumps(stored, indent=1).encode())
+            files.atomic_write(out, json.dumps(stored, separators=(",", ":")).encode())
     print(table(stored["runs"]))
 
 
