@@ -20,6 +20,7 @@ from complementary.clusters import cache, features
 from complementary.clusters.features import FeatureExtractor, cached_encoder, encoder_folder, read_embeddings
 from complementary.config import Config, PretrainConfig
 from complementary.data import Dataset, Split, load
+from complementary.data.rows import Rows
 from complementary.data.selection import Subset, select
 from complementary.encoders.backbone import build_backbone, describe, extract_features
 from complementary.encoders.objectives import OBJECTIVES
@@ -480,3 +481,15 @@ def test_resume_notices_that_auto_now_means_another_encoder(tmp_path):
     assert str(folder) in str(caught.value)
     (folder / "result.json").unlink()
     assert run(config, tmp_path / "a", dataset=dataset, device="cpu", resume=True)["data"]["encoder"] == "pixels"
+
+
+def test_pixels_of_many_images_take_half_the_memory(monkeypatch):
+    images = torch.randint(256, (50, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    exact = features._unit_pixels(Rows(images))
+    torch.testing.assert_close(exact, F.normalize(images.flatten(1).float()), rtol=0, atol=0)
+    monkeypatch.setattr(features, "LARGE", 49)
+    monkeypatch.setattr(features, "BLOCK", 7)
+    small = features._unit_pixels(Rows(images))
+    assert small.dtype == torch.float16
+    torch.testing.assert_close(small.float(), exact, rtol=1e-3, atol=1e-4)
+    assert features._unit_pixels(Rows(images.flatten(1).float())).dtype == torch.float32, "vectors"

@@ -12,7 +12,6 @@ All problems are collected and reported together (`complementary.data.problems`)
 import difflib
 import hashlib
 import logging
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from complementary.errors import UserError, one_of, require
 from complementary.labels import describe_rare_labels
 
 log = logging.getLogger(__name__)
+ROWS = 65_536  # vectors that are checked for NaN at a time
 
 
 def import_dataset(
@@ -340,7 +340,9 @@ class _Importer:
             self._note_identical(split, images, good, [source.keys[i] for i in matched.index])
         else:
             inputs = _take(source.arrays["train/inputs"], matched.index)
-            good &= np.isfinite(inputs).reshape(len(inputs), math.prod(inputs.shape[1:])).all(1)
+            for start in range(0, len(inputs) if inputs.dtype.kind == "f" else 0, ROWS):
+                part = inputs[start : start + ROWS]
+                good[start : start + ROWS] = np.isfinite(part).all(tuple(range(1, part.ndim)))
             for i in np.flatnonzero(~good).tolist():
                 self.problems.add(f"{split} rows with NaN or infinity", source.keys[matched.index[i]], "left out")
             if source.keys == [str(i) for i in range(len(source.keys))]:

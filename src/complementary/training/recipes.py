@@ -10,7 +10,7 @@
 | images of less than 16 pixels, or ``encoder = pixels`` | ICM within clusters of pixels, then self-training |
 
 If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
-without an encoder it is not: the 15 trainings of an estimate would take longer than all the rest.
+without an encoder it is not: a classifier that is often wrong cannot tell a biased answer from a mistake of its own.
 """
 
 import logging
@@ -50,7 +50,7 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
         return _choose(config, dataset, device)
     if vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
         log.info("the inputs are vectors, so %s does without an encoder", recipe)
-        return config.with_(inputs="raw")
+        return config.with_(inputs="raw", weight_decay=Config().training.weight_decay)  # that of the recipe is for features
     return config
 
 
@@ -90,7 +90,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             road, options = "small images: ICM, then self-training", options | _raw(count, options["batch"], "images")
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
-    cheap = dataset.train.inputs.ndim == 2 or "encoder" in options
+    cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
         road += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
