@@ -238,8 +238,9 @@ def test_recipe_on_features_has_a_weaker_weight_decay_for_long_tails():
         Config.of(long_tail=100).with_(recipe="self-training").training.weight_decay,
         Config.of(recipe="features", long_tail=100, weight_decay=0.02).training.weight_decay,
         Config.of(recipe="icm", long_tail=100).training.weight_decay,
+        Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
-    assert decays == [0.01, 0.001, 0.001, 0.02, Config().training.weight_decay]
+    assert decays == [0.01, 0.001, 0.001, 0.02, *[Config().training.weight_decay] * 2]
 
 
 def test_hash_of_a_configuration_ignores_new_options_with_their_default():

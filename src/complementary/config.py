@@ -77,8 +77,12 @@ class BaseConfig:
     def _preset(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that the recipe among ``options`` sets."""
         preset = RECIPES.get(options.get("recipe", ""), {})
+        if preset.get("inputs") != "features":
+            return preset
+        if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
+            return {name: value for name, value in preset.items() if name != "weight_decay"}
         tail = options.get("long_tail", self.flat().get("long_tail"))
-        if preset.get("inputs") == "features" and isinstance(tail, int | float) and tail > 1:
+        if isinstance(tail, int | float) and tail > 1:
             return preset | {"weight_decay": 0.001}  # with more, the rarest classes are never predicted
         return preset
 

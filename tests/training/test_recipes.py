@@ -86,6 +86,13 @@ def test_auto_refuses_fewer_examples_than_classes():
     assert caught.value.option == "data"
 
 
+def test_weight_decay_of_recipes_on_features_is_not_used_for_vectors():
+    for options, wanted in (({}, Config().training.weight_decay), ({"weight_decay": 0.05}, 0.05)):
+        found = resolve(Config.of(recipe="self-training", labels="given", **options), VECTORS, CPU)
+        assert found.training.weight_decay == wanted
+    assert resolve(AUTO, VECTORS, CPU).training.weight_decay == Config().training.weight_decay
+
+
 def test_recipes_on_features_do_without_an_encoder_for_vectors():
     config = Config.of(recipe="self-training", labels="given", epochs=1, self_training=1, batch=64)
     assert resolve(config, VECTORS, CPU).dataset.inputs == "raw"

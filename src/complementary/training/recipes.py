@@ -50,7 +50,10 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
         return _choose(config, dataset, device)
     if vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
         log.info("the inputs are vectors, so %s does without an encoder", recipe)
-        return config.with_(inputs="raw", weight_decay=Config().training.weight_decay)  # that of the recipe is for features
+        usual = [Config.of(recipe=recipe, inputs=i, long_tail=config.dataset.long_tail) for i in ("features", "raw")]
+        on_features, raw = (one.training.weight_decay for one in usual)
+        decay = config.training.weight_decay
+        return config.with_(inputs="raw", weight_decay=raw if decay == on_features else decay)
     return config
 
 
