@@ -164,12 +164,10 @@ def test_report_names_the_images_that_the_encoder_has_seen(tmp_path, monkeypatch
     first = Config.of(mix="none", epochs=1, holdout=0.5, per_example=3, **options)
     run(first, tmp_path / "first", device="cpu")
     run(first.with_(encoder=f"run:{tmp_path / 'first'}", seed=1), tmp_path / "second", device="cpu")
-    for folder, headline in (("first", "718 held-out"), ("second", "")):
-        found = diagnose(tmp_path / folder, weights="selected", folds=0, baselines=False, device="cpu").accuracies
-        populations = [a.population for a in found]
-        assert headline in populations[0]
-        assert "encoder" not in populations[0], "the number for new images comes first"
-        assert any("encoder" in p for p in populations) == (folder == "second")
+    found = diagnose(tmp_path / "second", weights="selected", folds=0, baselines=False, device="cpu").accuracies
+    populations = [a.population for a in found]
+    assert "encoder" not in populations[0], "the number for new images comes first"
+    assert any("that the encoder was pretrained on" in p for p in populations)
 
 
 def test_data_that_changed_are_refused(tmp_path):

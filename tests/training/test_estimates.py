@@ -75,7 +75,7 @@ def test_result_says_why_there_is_no_estimate():
 def test_result_with_an_estimated_matrix_has_the_matrix_and_its_error():
     matrix = transitions.noisy(3, 0.1)
     config = Config.of(**OPTIONS, transition="estimate", loss="fwd", estimate_epochs=4)
-    trainer = build_trainer(config, "cpu", clouds([1200] * 3, matrix))
+    trainer = build_trainer(config, "cpu", clouds([800] * 3, matrix))
     trainer.run()
     result = summarize(trainer)
     found, error = (torch.tensor(result["data"][key]) for key in ("transition", "transition_error"))
