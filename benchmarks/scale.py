@@ -125,8 +125,8 @@ def stages(kind: str, folder: Path, with_csv: bool = True) -> list[Stage]:
     if kind == "images":
         photos = ("data", "import", folder / "photos", "--labels", table, "--size", SIDE, "--out", "large")
         commands["import a folder of JPEG files"] = photos
-        both = ("data", "import", new, "--labels", folder / "rows.csv", "--out", "rows")
-        commands["import .npy and a CSV of answers"] = both
+        rows = ("data", "import", new, "--labels", folder / "rows.csv", "--out", "rows")
+        commands["import .npy and a CSV of answers"] = rows
     elif with_csv:
         commands["import .npy and a CSV of answers"] = ("data", "import", new, "--labels", table, "--out", "large")
     if kind == "vectors":
@@ -231,7 +231,8 @@ def _table(sizes: list[dict[str, Any]], target: int) -> str:
     found = {size["count"]: {stage["name"]: stage for stage in size["stages"]} for size in sizes}
     counts, kind = sorted({*found, target}), sizes[0]["kind"]
     rows = [f"| stage | {' | '.join(f'{count:,} {kind}' for count in counts)} |", "|---" * (1 + len(counts)) + "|"]
-    for name in found[min(found)]:
+    names = dict.fromkeys(name for count in sorted(found) for name in found[count])
+    for name in names:
         measured = {count: found[count][name] for count in counts if name in found.get(count, {})}
         cells = [_cell(measured[count]) if count in measured else _ahead(name, measured, count) for count in counts]
         rows.append(f"| {name} | {' | '.join(cells)} |")
@@ -243,7 +244,9 @@ def _cell(stage: dict[str, Any]) -> str:
 
 
 def _ahead(name: str, measured: dict[int, dict[str, Any]], target: int) -> str:
-    """The value at ``target`` on the line through the two largest sizes."""
+    """The value at ``target`` on the line through the two largest sizes; empty if there is none, or it is between."""
+    if len(measured) < 2 or target < max(measured):
+        return ""
     n, m = sorted(measured)[-2:]
     if name.startswith("k-means") and m <= LARGE < target:
         return "not measured"

@@ -14,9 +14,9 @@ channels, height, width = facts["shape"]
 
 def read(path: str) -> np.ndarray:
     """A photo of any size as uint8 [1, C, H, W]; the graph crops its center and resizes it."""
-    photo = Image.open(path)
-    photo.draft("RGB", (2 * width, 2 * height))  # reads large JPEG files faster, as `cll data import` does
-    photo = ImageOps.exif_transpose(photo).convert("RGB" if channels == 3 else "L")
+    opened = Image.open(path)
+    opened.draft("RGB", (2 * width, 2 * height))  # reads large JPEG files faster, as `cll data import` does
+    photo = ImageOps.exif_transpose(opened).convert("RGB" if channels == 3 else "L")
     return np.atleast_3d(np.asarray(photo)).transpose(2, 0, 1)[None]
 
 

@@ -88,7 +88,7 @@ def settings_for(shape: tuple[int, ...]) -> dict[str, Any]:
 def expected_seconds(count: int, shape: tuple[int, ...]) -> float:
     """CPU seconds that fitting the encoder and computing the features of ``count`` images [C, H, W] take, roughly."""
     settings = settings_for(shape)
-    positions = math.prod(side // settings["reduce"] - settings["patch"] + 1 for side in shape[1:])
+    positions: int = math.prod(side // settings["reduce"] - settings["patch"] + 1 for side in shape[1:])
     return SECONDS * positions * (count + 1.5 * min(count, IMAGES))
 
 

@@ -58,8 +58,8 @@ def _weights(side: int, size: int, length: Tensor, box: Tensor) -> Tensor:
     place = torch.arange(side, dtype=torch.float64, device=length.device) + 0.5
     x = (place - centers[:, None]) / stretch
     weights = torch.where(x.abs() < LOBES, _sinc(x) * _sinc(x / LOBES), torch.zeros_like(x))
-    weights = weights / weights.sum(1, keepdim=True)
-    return (weights * 2**BITS).round() / 2**BITS
+    rounded: Tensor = (weights / weights.sum(1, keepdim=True) * 2**BITS).round() / 2**BITS
+    return rounded
 
 
 def _sinc(x: Tensor) -> Tensor:
