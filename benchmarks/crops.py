@@ -76,9 +76,9 @@ def measure(name: str, dataset: Dataset, config: PretrainConfig, device: str) ->
 def main(arguments: list[str] | None = None) -> None:
     """Run all seeds with both kinds of crops and store the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--images", type=int, default=4000)
+    parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--size", type=int, default=16)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/encoders/crops.jsonl"))
