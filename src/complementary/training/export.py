@@ -41,7 +41,8 @@ CHECKED = (1, 3)  # batch sizes of the comparison
 INPUT, OUTPUT = "inputs", "probabilities"
 MEASURES = {  # of result.json
     "estimated_accuracy_selected": "estimated accuracy, without true labels",
-    "estimated_accuracy_error": "standard error of that",
+    "estimated_accuracy_low": "its 95 % interval begins at",
+    "estimated_accuracy_high": "and ends at",
     "estimated_seen_accuracy_selected": "the same on images that the encoder was pretrained on",
     "estimated_seen_accuracy_error": "its standard error",
     "accuracy_selected": "test accuracy, epoch selected without true labels (oracle)",
@@ -378,7 +379,7 @@ def model_card(predictor: Predictor, written: dict[str, Path], sections: dict[st
         sections: Further sections: title -> lines.
     """
     network = predictor.network.kind
-    body = network if predictor.encoder is None else f"{network} on features of a {predictor.encoder.backbone.kind}"
+    body = network if predictor.encoder is None else f"{network} on features of the encoder {predictor.encoder.backbone.kind}"
     parameters = sum(p.numel() for p in Pipeline(predictor).parameters())
     lines = [
         "# Model card",
