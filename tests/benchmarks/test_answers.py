@@ -1,5 +1,8 @@
 """The comparison of the report with the truth: its answers, its measures and its table."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -26,3 +29,9 @@ def test_measure_compares_estimates_with_the_truth():
     assert found["flagged"] > 0
     assert found["oracle_precision"] > 0.6
     assert table({"blobs": [found, found | {"oracle_precision": None}]}).count("\n") == 2
+
+
+def test_guide_has_the_table_of_the_stored_result():
+    root = Path(__file__).parents[2]
+    stored = table(json.loads((root / "results/answers.json").read_text()))
+    assert stored in (root / "docs/guide/report.md").read_text(encoding="utf-8"), "run: python -m benchmarks.answers"

@@ -379,7 +379,8 @@ def model_card(predictor: Predictor, written: dict[str, Path], sections: dict[st
         sections: Further sections: title -> lines.
     """
     network = predictor.network.kind
-    body = network if predictor.encoder is None else f"{network} on features of the encoder {predictor.encoder.backbone.kind}"
+    encoder = predictor.encoder
+    body = network if encoder is None else f"{network} on features of the encoder {encoder.backbone.kind}"
     parameters = sum(p.numel() for p in Pipeline(predictor).parameters())
     lines = [
         "# Model card",
