@@ -74,7 +74,7 @@ def measure(name: str, dataset: Dataset, config: PretrainConfig, device: str) ->
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run all seeds with both kinds of crops and store the results."""
+    """Run all seeds with both kinds of crops and append the results to a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--size", type=int, default=16)
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/encoders/crops.jsonl"))
     options = parser.parse_args(arguments)
-    dataset, found = images(options.images, options.size), []
+    dataset = images(options.images, options.size)
     for seed in range(options.seeds):
         for name in BOXES:
             backbone: Any = "cnn" if options.size < 32 else "resnet18"
@@ -96,9 +96,10 @@ def main(arguments: list[str] | None = None) -> None:
                 probe_every=options.epochs,
             )
             row = {"images": options.images, "size": options.size, "epochs": options.epochs}
-            found.append(row | measure(name, dataset, config, options.device))
-            options.out.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
-            print(found[-1], flush=True)
+            line = json.dumps(row | measure(name, dataset, config, options.device))
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from complementary import labels, scores, transitions
+from complementary import files, labels, scores, transitions
 from complementary.config import Config
 from complementary.data import Dataset, Split
+from complementary.encoders.seen import KEY
 from complementary.errors import UserError
 from complementary.rng import generator
-from complementary.training.estimates import cross_fitted_predictions
+from complementary.training.estimates import UNKNOWN, cross_fitted_predictions
 from complementary.training.run import build_trainer, run, summarize
 from tests.helpers import narrow_networks
 
@@ -133,6 +134,12 @@ def test_run_whose_encoder_has_not_seen_the_held_out_images_has_a_number_for_new
     assert 0.4 < result["data"]["held_out_seen"] / result["data"]["held_out"] < 0.6
     assert result["estimated_accuracy_selected"] is not None
     assert result["estimated_seen_accuracy_selected"] is not None
+    path = tmp_path / "older.safetensors"
+    tensors, record = files.read_checkpoint(tmp_path / "simsiam-training" / "encoder.safetensors")
+    files.write_checkpoint(path, {k: v for k, v in tensors.items() if k != KEY}, record)
+    result = run(Config.of(**options, encoder=f"file:{path}"), device="cpu")
+    assert result["estimated_accuracy_selected"] is None, "an older file does not say what the encoder has seen"
+    assert result["estimate_notes"] == [UNKNOWN]
     with pytest.raises(UserError) as caught:
         run(Config.of(**options, encoder="simsiam", pretrain_images="training", encoder_seed=5), device="cpu")
     assert caught.value.option == "encoder_seed"

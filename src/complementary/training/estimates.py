@@ -29,6 +29,10 @@ NOT_NEW = (
     "better that it has seen (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: pretrain_images = "
     "training, or holdout in the pretraining."
 )
+UNKNOWN = (
+    "No estimated accuracy for new images: the file of the encoder does not say which images it was pretrained on, so "
+    "that the held-out ones may be among them. Pretrain an encoder without them: pretrain_images = training."
+)
 SOME_NEW = (
     "The encoder was pretrained on {seen:,} of {count:,} held-out images; the others give the estimate for new ones."
 )
@@ -121,5 +125,5 @@ def _about_encoder(trainer: Trainer, seen: Tensor) -> list[str]:
     if trainer.task.validation_seen is None:
         return [ASSUMED_NEW.format(encoder=trainer.task.data_summary.get("encoder"))]
     if bool(seen.all()):
-        return [NOT_NEW]
+        return [UNKNOWN if trainer.encoder.seen is None else NOT_NEW]
     return [SOME_NEW.format(seen=int(seen.sum()), count=len(seen))] if bool(seen.any()) else []
