@@ -241,6 +241,7 @@ def test_recipe_on_features_has_a_weaker_weight_decay_for_long_tails():
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
     assert decays == [0.01, 0.001, 0.001, 0.02, *[Config().training.weight_decay] * 2]
+    assert Config.of(recipe="features", long_tail=100).training.loss == "s-nl-w"
 
 
 def test_hash_of_a_configuration_ignores_new_options_with_their_default():

@@ -83,7 +83,7 @@ class BaseConfig:
             return {name: value for name, value in preset.items() if name != "weight_decay"}
         tail = options.get("long_tail", self.flat().get("long_tail"))
         if isinstance(tail, int | float) and tail > 1:
-            return preset | {"weight_decay": 0.001}  # with more, the rarest classes are never predicted
+            return preset | {"loss": "s-nl-w", "weight_decay": 0.001}  # else rare classes are never predicted
         return preset
 
     def flat(self) -> dict[str, Any]:
