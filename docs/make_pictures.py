@@ -49,8 +49,9 @@ def bench() -> bytes:
 def photographs(count: int = 8) -> bytes:
     """The first training images with their only label, and the first test images with their prediction.
 
-    Predictions are those of a linear layer on the stored encoder, ``cll train --data cifar10 --labels uniform --loss s-nl
-    --recipe features`` (a minute on a CPU, 89.0 %), by ``cll predict RUN first-eight.npy --out results/photographs.csv``.
+    Predictions are those of a linear layer on the stored encoder, ``cll train --data cifar10 --labels uniform --loss
+    s-nl --recipe features`` (a minute on a CPU, 89.0 %), by ``cll predict RUN first-eight.npy --out
+    results/photographs.csv``.
     """
     cifar10 = data.load("cifar10")
     assert cifar10.test is not None

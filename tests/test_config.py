@@ -242,6 +242,9 @@ def test_recipe_on_features_has_a_weaker_weight_decay_for_long_tails():
     ]
     assert decays == [0.01, 0.001, 0.001, 0.02, *[Config().training.weight_decay] * 2]
     assert Config.of(recipe="features", long_tail=100).training.loss == "s-nl-w"
+    assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"
+    assert Config.of(labels="setup-1:100").is_balanced
+    assert not Config.of(labels="setup-2:10").is_balanced
 
 
 def test_hash_of_a_configuration_ignores_new_options_with_their_default():

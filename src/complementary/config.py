@@ -64,7 +64,7 @@ class BaseConfig:
 
     def with_(self, **options: Any) -> Self:
         """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
-        homes, options = options_of(type(self)), self._preset(options) | options
+        homes, options = options_of(type(self)), self.preset(options) | options
         for name in options:
             one_of("The option", name, homes)
         typed = {n: _typed(f"The option {n}", v, _type_of(type(self), homes[n], n), n) for n, v in options.items()}
@@ -74,17 +74,15 @@ class BaseConfig:
             changed[section] = dataclasses.replace(getattr(self, section), **inner)
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
-    def _preset(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options that the recipe among ``options`` sets."""
+    def preset(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options that the recipe among ``options`` sets, besides these."""
         preset = RECIPES.get(options.get("recipe", ""), {})
-        if preset.get("inputs") != "features":
-            return preset
-        if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
-            return {name: value for name, value in preset.items() if name != "weight_decay"}
-        tail = options.get("long_tail", self.flat().get("long_tail"))
-        if isinstance(tail, int | float) and tail > 1:
-            return preset | {"loss": "s-nl-w", "weight_decay": 0.001}  # else rare classes are never predicted
-        return preset
+        if preset.get("inputs") == "features":
+            if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
+                preset = {name: value for name, value in preset.items() if name != "weight_decay"}
+            elif _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
+                preset = preset | {"loss": "s-nl-w", "weight_decay": 0.001}
+        return {name: value for name, value in preset.items() if name not in options}
 
     def flat(self) -> dict[str, Any]:
         """Every option and its value."""
@@ -97,6 +95,16 @@ class BaseConfig:
         A new option therefore keeps the fingerprint of earlier configurations, if its default is what was done before.
         """
         return hashlib.sha256(json.dumps(_canonical(self), sort_keys=True).encode()).hexdigest()
+
+
+def _tail_of(options: dict[str, Any]) -> float:
+    """The ratio of the largest class to the smallest: by ``long_tail`` or by a setup of the paper; 1 if not valid."""
+    labels = str(options.get("labels", ""))
+    setup = labels.startswith(("setup-1:", "setup-3:"))
+    try:
+        return float(labels.rsplit(":", 1)[1] if setup else options.get("long_tail", 1.0))
+    except (ValueError, TypeError):
+        return 1.0
 
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -462,7 +470,7 @@ class Config(BaseConfig):
     def is_balanced(self) -> bool:
         """Whether the classifier is for a population with classes of equal size."""
         chosen = self.pseudo_labels.balanced
-        return self.dataset.long_tail > 1 if chosen is None else chosen
+        return _tail_of(self.flat()) > 1 if chosen is None else chosen
 
     def as_coded(self) -> "Config":
         """Return a copy in which the method is that of the paper's published code, where the text says otherwise.

@@ -24,11 +24,13 @@ class Network(nn.Module, ABC):
     Attributes:
         kind: Name of the network, which `build` takes.
         max_pool: Whether the stem has a max-pool.
+        largest_batch: Images whose features are computed at a time, at most; large intermediate values need fewer.
         fc: The linear layer.
     """
 
     kind: str
     max_pool: bool = True
+    largest_batch: int = 1 << 20
     fc: nn.Linear
 
     @abstractmethod

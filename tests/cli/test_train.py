@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from complementary.cli.train import print_result
-from complementary.config import Config, read_toml
+from complementary.config import Config, read_toml, to_toml
 from complementary.training.run import run
 
 FAST = ("--epochs", 2, "--clusters", 20, "--restarts", 1)
@@ -50,6 +50,24 @@ def small(tmp_path):
     source = np.random.default_rng(0)
     np.savez(tmp_path / "small.npz", X=source.normal(size=(60, 4)), not_y=source.integers(0, 3, 60))
     return tmp_path / "small.npz"
+
+
+def test_train_with_a_recipe_sets_what_the_same_configuration_in_python_has(cll, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("complementary.training.run.run", lambda config, *_, **__: seen.append(config) or {})
+    monkeypatch.setattr("complementary.cli.train.print_result", lambda *_: None)
+    common = {"data": "digits", "batch": 64}
+    stored = Config.of(**common, recipe="features", loss="fwd", weight_decay=0.0001)
+    (tmp_path / "stored.toml").write_text(to_toml(stored))
+    wanted = {
+        "--recipe self-training --long-tail 100": Config.of(**common, recipe="self-training", long_tail=100.0),
+        "--recipe self-training --inputs raw": Config.of(**common, recipe="self-training", inputs="raw"),
+        "--recipe features --loss dm": Config.of(**common, recipe="features", loss="dm"),
+        f"--config {tmp_path / 'stored.toml'}": stored,
+    }
+    for options in wanted:
+        cll("train", "--data", "digits", "--batch", "64", *options.split(), "--out", str(tmp_path / "run"))
+    assert seen == list(wanted.values())
 
 
 def test_train_adapts_the_default_batch_to_small_data(cll, tmp_path, small):

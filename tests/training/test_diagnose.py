@@ -167,7 +167,7 @@ def test_report_names_the_images_that_the_encoder_has_seen(tmp_path, monkeypatch
     found = diagnose(tmp_path / "second", weights="selected", folds=0, baselines=False, device="cpu").accuracies
     populations = [a.population for a in found]
     assert "encoder" not in populations[0], "the number for new images comes first"
-    assert any("that the encoder was pretrained on" in p for p in populations)
+    assert any("the encoder was pretrained on" in p for p in populations)
 
 
 def test_data_that_changed_are_refused(tmp_path):

@@ -58,6 +58,12 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
         assert bool(found.pseudo_labels.self_training) == (device is GPU)
 
 
+def test_auto_with_patches_is_what_auto_chooses_without_a_gpu():
+    wanted = resolve(AUTO, IMAGES, CPU)
+    for device in (CPU, GPU):
+        assert resolve(AUTO.with_(encoder="patches"), IMAGES, device) == wanted
+
+
 def test_auto_keeps_options_that_were_given():
     found = resolve(AUTO.with_(encoder="random", self_training=7, alpha=0.3, seed=5), IMAGES, CPU)
     assert (found.cluster.encoder, found.pseudo_labels.self_training) == ("random", 7)

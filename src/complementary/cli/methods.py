@@ -45,5 +45,6 @@ def main(arguments: list[str]) -> None:
     own = {kind: plugin_names(kind) for kind in ("losses", "mixers", "encoders", "datasets")}
     if any(own.values()):
         print("plug-ins: " + "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names))
-    print("labels: uniform (every wrong class is equally likely), random (equally likely for all other classes), any.")
+    print("labels: uniform (every wrong class is equally likely), random (label k is equally likely for all classes")
+    print("but k; labels may differ in frequency), any.")
     print("matrix: the transition matrix. prior: that of the classes, estimated from the training labels.")

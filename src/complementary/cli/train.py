@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from complementary.cli.options import RunOptions, is_given, parse_run
-from complementary.config import RECIPES, Config
+from complementary.config import Config
 from complementary.reports.terminal import print_table, training_progress
 
 
@@ -29,7 +29,8 @@ class Train(RunOptions, Config):
 def main(arguments: list[str]) -> None:
     """Run ``cll train``."""
     options, config = parse_run(Train, Config, arguments, "cll train")
-    preset = {} if options.resume else dict(RECIPES.get(config.training.recipe, {}))
+    given = {name: value for name, value in config.flat().items() if is_given(name, options, arguments)}
+    preset = {} if options.resume else config.preset(given | {"recipe": config.training.recipe})
     if options.published_code:
         preset |= dict(config.as_coded().flat().items() - config.flat().items())
     if preset:

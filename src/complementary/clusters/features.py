@@ -124,7 +124,7 @@ class FeatureExtractor:
         if spec.kind == "random":
             return torch.zeros(0, dtype=torch.int64)
         if spec.kind == "patches":
-            return image_digests(self._pretraining_images)
+            return image_digests(patches.chosen_images(self._pretraining_images, self.pretraining.seed))
         if spec.is_pretrained_here:
             return read_seen(encoder_folder(self.pretraining, self.dataset) / WEIGHTS)
         return None if spec.weights is None else read_seen(spec.weights)

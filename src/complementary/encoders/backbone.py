@@ -81,7 +81,7 @@ def extract_features(
         Unit vectors, float32 [N, D], on the device of ``mean``.
     """
     backbone.eval()
-    batch = batch or evaluation_batch(images, mean.device)
+    batch = batch or min(evaluation_batch(images, mean.device), backbone.largest_batch)
     parts = list[Tensor]()
     for part in chunks(images, mean.device, batch):
         features = backbone.features(normalize(part, mean, std))

@@ -22,7 +22,6 @@ from complementary.networks import Network
 from complementary.rng import generator
 
 KIND, VERSION = "patches", 1  # a change of what is fitted must change the version, which cached features depend on
-SIDE = 48  # pixels; larger images are reduced to 32 or a little more first
 PATCH, WORDS, FEATURES, GRID = 8, 1024, 128, 3  # side of a patch, size of the dictionary, features of a cell, cells
 THRESHOLD = 0.05  # of the cosine similarity to a word
 SAMPLED, IMAGES = 100_000, 1500  # patches that the whitening, and images that the linear map is fitted on
@@ -45,6 +44,7 @@ class PatchNetwork(Network):
     """
 
     kind = KIND
+    largest_batch = 128  # similarities of 128 images of 32 pixels have 330 MB
 
     def __init__(self, shape: tuple[int, ...], settings: dict[str, Any]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def _cells(side: int) -> list[slice]:
 
 def settings_for(shape: tuple[int, ...]) -> dict[str, Any]:
     """What the network needs to know besides the shape [C, H, W] of the images."""
-    reduce = min(shape[1:]) // 32 if min(shape[1:]) > SIDE else 1
+    reduce = max(1, min(shape[1:]) // 32)
     patch = min(PATCH, min(shape[1:]) // reduce // 2)
     if patch < 2:
         raise UserError(
@@ -103,12 +103,17 @@ def fit_patches(images: Rows, mean: Tensor, std: Tensor, seed: int) -> PatchNetw
         seed: Determines which patches and images are used.
     """
     network = PatchNetwork(tuple(images.shape[1:]), settings_for(tuple(images.shape[1:])))
-    order = torch.randperm(len(images), generator=generator(seed, "patches"))
-    chosen = images.take(order[:IMAGES].sort().values)
+    chosen = chosen_images(images, seed)
     patches = _sample_patches(network, chosen, mean, std, seed)
     _fit_whitening(network, patches)
     _fit_projection(network.to(mean.device), chosen, mean, std)
     return network.cpu()
+
+
+def chosen_images(images: Rows, seed: int) -> Rows:
+    """The images that `fit_patches` uses."""
+    order = torch.randperm(len(images), generator=generator(seed, "patches"))
+    return images.take(order[:IMAGES].sort().values)
 
 
 def _reduced(network: PatchNetwork, part: Tensor, mean: Tensor, std: Tensor) -> Tensor:

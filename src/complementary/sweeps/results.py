@@ -123,13 +123,13 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def row_of(path: Path) -> Row:
-    """Read one result as a flat row; lists are kept as JSON text. An option hides a fact of the same name."""
+    """Read one result as a flat row; lists are kept as JSON text."""
     result, config = _read(path)
     facts = {name: value for name, value in result.items() if name not in ("config", "data", "sha256")}
     facts |= result.get("data", {})  # facts about the examples; the option of that name is in the configuration
     facts |= {"config_hash": config.hash(), "path": str(path.resolve())}
-    plain = {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in facts.items() if n not in OPTIONS}
-    return config.flat() | plain
+    plain = {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in facts.items()}
+    return config.flat() | plain | {"transition": config.training.transition}  # a result may have a matrix of that name
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Config]:

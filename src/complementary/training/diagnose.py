@@ -45,6 +45,7 @@ from complementary.training.run import BASELINES
 
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
+SEEN = "the encoder was pretrained on"
 UNCORRECTED = "Estimated accuracy of this model, if no answer is wrong"
 MAX_IN_SAMPLE = 10_000  # training examples to predict without a GPU, which takes minutes for images
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
@@ -276,7 +277,7 @@ def _accuracies(
 def _rank(accuracy: Accuracy, corrected: bool) -> tuple[bool, bool, float]:
     """What comes first: estimates that consider wrong answers, then those for new images, then the most precise."""
     low, high = accuracy.interval()
-    return corrected and accuracy.name == UNCORRECTED, "encoder" in accuracy.population, high - low
+    return corrected and accuracy.name == UNCORRECTED, SEEN in accuracy.population, high - low
 
 
 def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise) -> Estimated:
@@ -291,12 +292,14 @@ def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: Answ
 
 def _seen(run: FinishedRun, chosen: Tensor) -> str:
     """A clause about the encoder, if it was pretrained on some of the examples ``chosen`` bool [M]."""
-    encoder = run.predictor.encoder
-    if encoder is None or encoder.seen is None or not len(encoder.seen):
-        return ""
-    count = int(were_seen(rows_of(run.dataset.train.inputs, run.index[chosen]), encoder.seen).sum())
-    every = "all" if count == int(chosen.sum()) else f"{count:,}"
-    return f"; the encoder was pretrained on {every} of them" if count else ""
+    encoder, data = run.predictor.encoder, run.result.get("data", {})
+    if encoder is not None and encoder.seen is not None:
+        count = int(were_seen(rows_of(run.dataset.train.inputs, run.index[chosen]), encoder.seen).sum())
+        every = "all" if count == int(chosen.sum()) else f"{count:,}"
+    else:  # fine-tuned, or an encoder file without a record: the run has counted
+        count = int(data.get("held_out_seen", 0))
+        every = "all" if count == int(run.held_out.sum()) else "some"
+    return f"; {SEEN} {every} of them" if count else ""
 
 
 def _stored(run: FinishedRun, data: str) -> list[Accuracy]:
@@ -304,7 +307,7 @@ def _stored(run: FinishedRun, data: str) -> list[Accuracy]:
     result, found = run.result, list[Accuracy]()
     seen = int(result.get("data", {}).get("held_out_seen", 0))
     new = f"examples like {int(run.held_out.sum()) - seen:,} held-out ones of {data}"
-    old = f"examples like {seen:,} held-out ones of {data} that the encoder was pretrained on"
+    old = f"examples like {seen:,} held-out ones of {data}; {SEEN} all of them"
     for name, population in (("estimated_accuracy", new), ("estimated_seen_accuracy", old)):
         keys = [f"{name}_{part}" for part in ("selected", "error", "low", "high")]
         if run.weights == "selected" and all(result.get(key) is not None for key in keys):

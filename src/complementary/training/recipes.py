@@ -37,8 +37,8 @@ PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 5
 def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
-    Options that the configuration sets to other values than their defaults stay as they are. What was chosen, and why,
-    is one line in the log.
+    Options that the configuration sets to other values than their defaults stay as they are, except for a weight decay
+    that equals the recipe's, for vectors. What was chosen, and why, is one line in the log.
 
     Args:
         config: The configuration.
@@ -70,27 +70,28 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     else:
         encoder: str | None = config.cluster.encoder
         found: object = encoder
-        if encoder in ("auto", "pixels"):
+        if encoder in ("auto", "pixels", "patches"):
             found = find_encoder_of(config, dataset, examples) if encoder == "auto" else None
         if found is not None and device.type == "cuda":
             road, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
         elif found is not None:
             road = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
             recipe, options = "features", options | {"encoder": str(found)}
-        elif device.type == "cuda" and encoder != "pixels":
+        elif device.type == "cuda" and encoder == "auto":
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
             road = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
         elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
             seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
             road = (
-                "images without an encoder, no GPU to pretrain one: self-training on features of patches, about "
-                f"{math.ceil(seconds / 60)} min. For photos, an encoder that was pretrained elsewhere is more accurate"
+                "images without an encoder, no GPU to pretrain one: self-training on features of patches, which "
+                f"take about {math.ceil(seconds / 60)} min. An encoder that was pretrained elsewhere is more accurate"
             )
             steps = max(1, int(0.9 * count) // options["batch"])
             options |= {"encoder": "patches", "self_training": max(10, min(40, -(-PATCHES_STEPS // steps)))}
         else:
-            road, options = "small images: ICM, then self-training", options | _raw(count, options["batch"], "images")
+            road = "images without an encoder: ICM in clusters of pixels, then self-training"
+            options |= _raw(count, options["batch"], "images")
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
