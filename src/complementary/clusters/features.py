@@ -133,7 +133,7 @@ class FeatureExtractor:
     def _patches(self) -> Network:
         """The encoder ``patches``, fitted to the images of `_pretraining_images`."""
         images = self._pretraining_images
-        log.info("fitting the encoder patches to %s images", f"{len(images):,}")
+        log.info("fitting the encoder patches to images, %s at most", f"{patches.IMAGES:,}")
         mean, std = (torch.tensor(t, device=choose_device(self.device)) for t in (self.dataset.mean, self.dataset.std))
         return patches.fit_patches(images, mean, std, self.pretraining.seed)
 
