@@ -3,6 +3,8 @@
     python -m benchmarks.scale images 50000 200000 --out results/scale/images.json
     python -m benchmarks.scale vectors 500000 2000000 --out results/scale/vectors.json
     python -m benchmarks.scale vectors 10000000 --no-csv --out results/scale/vectors-10m.json
+    python -m benchmarks.scale images 20000 60000 1000000 --only predict --out results/scale/predict.json
+    python -m benchmarks.scale images 20000 60000 --only predict --encoder patches --out results/scale/patches.json
     python -m benchmarks.scale --page results/scale/*.json
 
 Data are generated in a temporary folder and deleted afterwards. Every stage is a command in its own process with one
@@ -36,6 +38,7 @@ from complementary.clusters.kmeans import LARGE
 
 CLASSES, DIMENSIONS, SIDE = 10, 64, 32
 BLOCK = 100_000
+SMALL = 5000  # examples of the training before a measurement of prediction only
 NAMES = [f"class {k}" for k in range(CLASSES)]
 
 
@@ -78,8 +81,14 @@ def write_table(path: Path, names: Iterator[str], not_y: NDArray[np.int64]) -> N
         table.writerows(zip(names, (NAMES[k] for k in not_y.tolist()), strict=True))
 
 
-def write_images(folder: Path, count: int) -> None:
-    """Write JPEG images with a pattern per class and noise, 1,000 per subfolder; the answers; all pixels as .npy."""
+def write_images(folder: Path, count: int, as_files: bool = True) -> None:
+    """Write images with a pattern per class and noise.
+
+    Args:
+        folder: Where to write: all pixels as ``new.npy``, the first ones with labels as ``small.npz``.
+        count: Number of images.
+        as_files: Also write JPEG files, 1,000 per subfolder, and the answers.
+    """
     truth, not_y = labels_of(count)
     patterns = np.random.default_rng(1).integers(60, 196, (CLASSES, 4, 4, 3)).repeat(8, 1).repeat(8, 2)
     pixels = np.lib.format.open_memmap(folder / "new.npy", "w+", np.uint8, (count, SIDE, SIDE, 3))
@@ -88,6 +97,8 @@ def write_images(folder: Path, count: int) -> None:
         rows = slice(start, min(start + 1000, count))
         noise = np.random.default_rng((2, start)).normal(0, 40, (rows.stop - start, SIDE, SIDE, 3))
         pixels[rows] = (patterns[truth[rows]] + noise).clip(0, 255)
+        if not as_files:
+            return
         home = folder / "photos" / f"{start // 1000:04}"
         home.mkdir(parents=True)
         for i in range(start, rows.stop):
@@ -96,6 +107,9 @@ def write_images(folder: Path, count: int) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, range(0, count, 1000)))
     pixels.flush()
+    np.savez(folder / "small.npz", inputs=pixels[:SMALL], not_y=not_y[:SMALL], classes=NAMES)
+    if not as_files:
+        return
     write_table(folder / "answers.csv", (f"{i // 1000:04}/{i}.jpg" for i in range(count)), not_y)
     write_table(folder / "rows.csv", map(str, range(count)), not_y)
 
@@ -136,6 +150,16 @@ def stages(kind: str, folder: Path, with_csv: bool = True) -> list[Stage]:
     commands[f"train one epoch ({model}, ICM)"] = ("train", "--data", "large", "--model", model, *icm)
     commands["predict"] = ("predict", out, new, "--out", folder / "predicted.csv")
     return [Stage(name, tuple(map(str, words))) for name, words in commands.items()]
+
+
+def prediction_stages(folder: Path, encoder: str | None) -> list[Stage]:
+    """A training on a few images, with features of the encoder if one is given, and the prediction of all."""
+    model = ("--model", "cnn") if encoder is None else ("--inputs", "features", "--encoder", encoder)
+    small, out = folder / "small.npz", folder / "run"
+    train = ("train", "--data", small, "--mix", "none", "--epochs", 1, *model, "--out", out)
+    predict = ("predict", out, folder / "new.npy", "--out", folder / "predicted.csv")
+    name = "predict" if encoder is None else f"predict, features of {encoder}"
+    return [Stage("", tuple(map(str, train))), Stage(name, tuple(map(str, predict)))]
 
 
 # --- measurement -----------------------------------------------------------------------------------
@@ -179,17 +203,35 @@ def _watch(process: int, peak: list[float]) -> None:
         time.sleep(0.02)
 
 
-def run(kind: str, count: int, place: Path | None = None, with_csv: bool = True) -> Iterator[dict[str, Any]]:
-    """Generate data, measure all stages, delete the data. After each stage, yield what is known so far."""
+def run(
+    kind: str,
+    count: int,
+    place: Path | None = None,
+    with_csv: bool = True,
+    only: str | None = None,
+    encoder: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Generate data, measure the stages, delete the data. After each stage, yield what is known so far.
+
+    Args:
+        kind: images or vectors.
+        count: Number of examples.
+        place: Where to put the data; None: the folder for temporary files.
+        with_csv: Whether to import a CSV of answers, too.
+        only: ``predict``: only the prediction of images, by a network that was trained on a few of them.
+        encoder: Encoder of that network; None: it is a CNN.
+    """
     with tempfile.TemporaryDirectory(dir=place, prefix="scale-") as name:
         folder = Path(name)
         if kind == "images":
-            write_images(folder, count)
+            write_images(folder, count, as_files=only is None)
         else:
             write_vectors(folder, count, with_csv)
         measured = list[dict[str, Any]]()
-        for stage in stages(kind, folder, with_csv):
+        for stage in stages(kind, folder, with_csv) if only is None else prediction_stages(folder, encoder):
             row = dataclasses.asdict(measure(stage, folder / "cache"))
+            if not row["name"]:
+                continue
             print(f"{count:,} {kind}: {row}", file=sys.stderr, flush=True)
             measured.append({key: value for key, value in row.items() if key != "command"})
             yield {"kind": kind, "count": count, "stages": measured}
@@ -228,7 +270,9 @@ def tables(records: list[dict[str, Any]]) -> str:
 
 
 def _table(sizes: list[dict[str, Any]], target: int) -> str:
-    found = {size["count"]: {stage["name"]: stage for stage in size["stages"]} for size in sizes}
+    found: dict[int, dict[str, Any]] = {}
+    for size in sizes:
+        found.setdefault(size["count"], {}).update({stage["name"]: stage for stage in size["stages"]})
     counts, kind = sorted({*found, target}), sizes[0]["kind"]
     rows = [f"| stage | {' | '.join(f'{count:,} {kind}' for count in counts)} |", "|---" * (1 + len(counts)) + "|"]
     names = dict.fromkeys(name for count in sorted(found) for name in found[count])
@@ -264,6 +308,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("kind", nargs="?", choices=list(TARGETS))
     parser.add_argument("counts", nargs="*", type=int, help="numbers of examples")
     parser.add_argument("--csv", default=True, action=argparse.BooleanOptionalAction, help="vectors: import a CSV, too")
+    parser.add_argument("--only", choices=["predict"], help="images: measure the prediction only")
+    parser.add_argument("--encoder", help="encoder of the network that predicts; otherwise it is a CNN")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--folder", type=Path, help="where to put the data while it is measured")
     parser.add_argument("--page", nargs="+", type=Path, help="print the tables of these files instead")
@@ -273,9 +319,11 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not options.kind or not options.counts:
         parser.error("name images or vectors, and numbers of examples")
+    if options.only and options.kind != "images":
+        parser.error("--only predict is for images")
     sizes: dict[int, dict[str, Any]] = {}
     for count in options.counts:
-        for found in run(options.kind, count, options.folder, options.csv):
+        for found in run(options.kind, count, options.folder, options.csv, options.only, options.encoder):
             sizes[count] = found
             record = {"machine": describe_machine(), "sizes": list(sizes.values())}
             if options.out is not None:

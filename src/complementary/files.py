@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,28 +29,28 @@ log = logging.getLogger(__name__)
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def atomic_write(path: Path, content: bytes | str) -> None:
+def atomic_write(path: Path, content: bytes | str | Iterable[str]) -> None:
     """Replace a file in one step: write a temporary file beside it, flush it to disk, rename it.
 
     A device or a pipe, such as /dev/null or /dev/stdout, is written to directly.
 
     Args:
         path: The file. Its folder must exist.
-        content: The new content; text is encoded as UTF-8.
+        content: The new content; text is encoded as UTF-8. Parts of a text are written as they come.
 
     Raises:
         UserError: The file cannot be written. The old file is unchanged.
     """
-    if isinstance(content, str):
-        content = content.encode("utf-8", "surrogateescape")  # file names may contain bytes that are not UTF-8
+    parts = [content] if isinstance(content, bytes | str) else content
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)
+            with path.open("wb") as file:
+                file.writelines(map(_encode, parts))
             return
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             with temporary.open("wb") as file:
-                file.write(content)
+                file.writelines(map(_encode, parts))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -60,6 +60,11 @@ def atomic_write(path: Path, content: bytes | str) -> None:
             raise
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character, or without a name
         raise UserError(f"{path} cannot be written ({reason_of(error)}); the old file is unchanged.") from None
+
+
+def _encode(part: bytes | str) -> bytes:
+    """Text as UTF-8; file names may contain bytes that are not UTF-8."""
+    return part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
 
 
 def append_line(path: Path, line: str) -> None:

@@ -53,16 +53,22 @@ def main(arguments: list[str]) -> None:
     from complementary.training.predict import load
 
     model = load(options.folder, options.weights)
-    table = io.StringIO()
-    writer, rows = csv.writer(table, lineterminator="\n"), -1
-    for row in _predict_file(model, options.inputs, options.fit, options.all_classes):
-        writer.writerow(row)
-        rows += 1
+    rows, count = _predict_file(model, options.inputs, options.fit, options.all_classes), -1
+
+    def lines() -> Iterator[str]:  # one by one, so that memory does not grow with their number
+        nonlocal count
+        for row in rows:
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerow(row)
+            yield text.getvalue()
+            count += 1
+
     if options.out is None:
-        print(table.getvalue(), end="")
+        for line in lines():
+            print(line, end="")
         return
-    atomic_write(options.out, table.getvalue())
-    print(f"{rows:,} predictions: {options.out}")
+    atomic_write(options.out, lines())
+    print(f"{count:,} predictions: {options.out}")
 
 
 def _predict_file(model: "Predictor", inputs: Path, fit: str, all_classes: bool) -> Iterator[list[str]]:
@@ -98,10 +104,11 @@ def _predict(model: "Predictor", inputs: "Tensor", all_classes: bool) -> Iterato
     """A header, and one row per example."""
     from complementary.training.predict import BLOCK
 
+    model.check(inputs)
     yield ["class", "probability", *(model.classes if all_classes else ())]
     done = 0
     for part in inputs.split(BLOCK):
-        probabilities = model(part)
+        probabilities = model(part.contiguous())
         best = probabilities.max(1)
         each = probabilities.tolist() if all_classes else [[]] * len(part)
         for k, p, further in zip(best.indices.tolist(), best.values.tolist(), each, strict=True):

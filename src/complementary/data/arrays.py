@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from complementary.data.dataset import as_inputs
 from complementary.data.tables import is_vector, read_parquet, stream_rows
@@ -187,7 +188,7 @@ def read_example_file(path: Path) -> ExampleFile:
     suffix = path.suffix.lower()
     if suffix in (".csv", ".parquet"):
         return _read_csv(path) if suffix == ".csv" else _read_parquet(path)
-    arrays = decode_npz(path, path.name) if suffix == ".npz" else {"train/inputs": _read_npy(path)}
+    arrays = decode_npz(path, path.name) if suffix == ".npz" else {"train/inputs": read_npy(path).numpy()}
     if "train/inputs" not in arrays:
         raise UserError(f"{path} contains {', '.join(arrays)}, but no inputs (see docs/guide/data.md for the names).")
     if not arrays["train/inputs"].size:
@@ -198,7 +199,8 @@ def read_example_file(path: Path) -> ExampleFile:
     return file
 
 
-def _read_npy(path: Path) -> Array:
+def read_npy(path: Path, contiguous: bool = True) -> Tensor:
+    """Read the inputs in a ``.npy`` file; a large file is memory-mapped. ``contiguous``: as in `as_inputs`."""
     with reading(path, "save an array of numbers with numpy.save"):
         # "c": copy on write, so that nothing can change the file
         mapped = "c" if path.stat().st_size > MAPPED_BYTES else None
@@ -206,7 +208,7 @@ def _read_npy(path: Path) -> Array:
         if not isinstance(array, np.ndarray):
             array.close()
             raise UserError(f"{path} is an .npz file; name it so.")
-        return as_inputs(array, str(path)).numpy()
+        return as_inputs(array, str(path), contiguous)
 
 
 def _read_csv(path: Path) -> ExampleFile:

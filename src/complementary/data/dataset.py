@@ -11,6 +11,7 @@ from torch import Tensor
 from complementary.errors import UserError
 from complementary.labels import check_classes, check_excluded
 
+CHECKED = 2**16  # rows that are checked for NaN at a time
 MANY_VALUES = 2**25  # of vectors; the moments of more are computed in parts
 
 
@@ -131,8 +132,11 @@ def _check_inputs(name: str, inputs: Tensor) -> None:
 
 def check_finite(name: str, inputs: Tensor) -> None:
     """Raise if a vector contains NaN or infinity. ``name``: start of the message; ``inputs``: as in `Split`."""
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
+    for start in range(0, len(inputs) if inputs.is_floating_point() else 0, CHECKED):
+        finite = torch.isfinite(inputs[start : start + CHECKED])
+        if bool(finite.all()):
+            continue
+        row = start + int((~finite).any(1).nonzero()[0])
         raise UserError(f"{name}: example {row} contains NaN or infinity; clean or drop such rows first.")
 
 
@@ -161,13 +165,14 @@ def _check_answers(name: str, answers: Answers, examples: int, classes: int) -> 
             raise UserError(f"{name}: an answer refers to number {int(part.max())}, but there are only {limit}.")
 
 
-def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
+def as_inputs(X: ArrayLike, name: str = "X", contiguous: bool = True) -> Tensor:
     """Convert an array to the inputs of a `Split`.
 
     Args:
         X: Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 channels, or vectors of numbers [N, D].
             An array that already has the right layout is not copied.
         name: What messages call the array.
+        contiguous: Copy images whose channels are last. False: return a view, so that a memory map stays on the disk.
 
     Returns:
         Images uint8 [N, C, H, W], or vectors float32 [N, D]. Values beyond the range of float32 become infinity.
@@ -195,14 +200,14 @@ def as_inputs(X: ArrayLike, name: str = "X") -> Tensor:
         array = array.transpose(0, 3, 1, 2)
     elif array.shape[1] not in (1, 3):
         raise UserError(f"{found}; images must have 1 or 3 channels, first or last.")
-    return to_tensor(array)
+    return to_tensor(array, contiguous)
 
 
-def to_tensor(array: NDArray[np.generic]) -> Tensor:
-    """Convert without a copy if the array is contiguous. The tensor must only be read: the array may be read-only."""
+def to_tensor(array: NDArray[np.generic], contiguous: bool = True) -> Tensor:
+    """Convert; only an array that must become contiguous is copied. The tensor must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return torch.from_numpy(np.ascontiguousarray(array) if contiguous else array)
 
 
 def moments(inputs: Tensor | NDArray[np.generic]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from complementary import files, losses, networks
 from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
-from complementary.data.arrays import ExampleFile, open_npz, read_example_file
+from complementary.data.arrays import ExampleFile, open_npz, read_example_file, read_npy
 from complementary.data.dataset import check_finite
 from complementary.data.images import SUFFIXES, decode_into, find_images
 from complementary.encoders.frozen import FrozenEncoder
@@ -54,6 +54,14 @@ class Predictor:
             self.encoder.backbone.to(device)
         return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
+    def check(self, inputs: Tensor) -> None:
+        """Raise if the inputs do not have the shape of those that the run was trained on."""
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise UserError(
+                f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
+                f"{list(self.shape)}; resize or reshape them."
+            )
+
     @torch.no_grad()
     def __call__(self, inputs: Tensor, batch: int | None = None) -> Tensor:
         """Predict class probabilities.
@@ -65,11 +73,7 @@ class Predictor:
         Returns:
             Probabilities [N, K], on the device of the predictor.
         """
-        if tuple(inputs.shape[1:]) != self.shape:
-            raise UserError(
-                f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
-                f"{list(self.shape)}; resize or reshape them."
-            )
+        self.check(inputs)
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
         batch = batch or evaluation_batch(inputs, device)
@@ -146,10 +150,17 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
             per line, and may have a first column file, id or name.
 
     Returns:
-        The names of the examples, if the file has any, and the inputs for a `Predictor`.
+        The names of the examples, if the file has any, and the inputs for a `Predictor`. Those of a large .npy file are
+        a view of the file on the disk.
     """
     if path.suffix.lower() not in arrays.SUFFIXES:
         raise UserError(f"{path} is not an image, a folder, or a .npy, .npz or .csv file.")
+    if path.suffix.lower() == ".npy":
+        inputs = read_npy(path, contiguous=False)
+        if not inputs.numel():
+            raise UserError(f"{path} contains no examples: its shape is {list(inputs.shape)}.")
+        check_finite(str(path), inputs)
+        return None, inputs
     table = _only_array(path) or read_example_file(path)
     inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
     check_finite(str(path), inputs)
