@@ -50,9 +50,9 @@ def test_open_runs_skip_what_was_run_with_the_wanted_length(add_run, store):
     assert again in {run.cell.key for run in runs_of(read([store]), epochs=200)}  # another length
 
 
-def test_open_runs_have_first_seeds_and_published_cells_first():
+def test_open_runs_have_settings_of_the_paper_then_first_seeds_then_published_cells_first():
     found = runs_of(seeds=2)
-    order = [(run.cell.config.seed, KINDS.index(run.kind)) for run in found]
+    order = [(run.kind == KINDS[-1], run.cell.config.seed, KINDS.index(run.kind)) for run in found]
     assert order == sorted(order)
     assert found[0].kind == "published cell"
     assert found[-1].kind == "not in the paper"
@@ -79,23 +79,36 @@ def test_open_runs_count_an_encoder_that_is_not_cached():
     assert not any(r.encoder for r in runs_of() if r.cell.config.mixing.mix in ("none", "mixup"))
 
 
+def test_open_runs_of_chosen_studies_and_settings():
+    found = runs_of(studies=[STUDIES["main"]], only={"loss": ["dm"], "long_tail": [100.0]})
+    assert {(run.study, run.cell.config.training.loss, run.cell.config.dataset.long_tail) for run in found} == {
+        ("main", "dm", 100.0)
+    }
+    assert len(found) == 8  # four methods on two datasets
+
+
 # --- costs ----------------------------------------------------------------------------------------------------------
 
 
 def test_speeds_are_those_of_this_device_or_of_one_of_its_kind():
+    measured = [(0.1, 40_000.0), (0.1, 60_000.0), (0.0, 30_000.0)]
     rows = [
-        {"device": "NVIDIA H200", "model": "resnet18", "images_per_second": speed, "mix": "icm"}
-        for speed in (40_000.0, 60_000.0)
+        {"device": "NVIDIA H200", "model": "resnet18", "images_per_second": speed, "holdout": holdout}
+        for holdout, speed in measured
     ]
-    rows += [{"device": "cpu (2 threads)", "model": "mlp", "images_per_second": 9_000.0, "mix": "icm"}]
-    assert Speeds.of(rows, "NVIDIA H200") == Speeds("NVIDIA H200", {"resnet18": 50_000.0})
+    rows += [{"device": "cpu (2 threads)", "model": "mlp", "images_per_second": 9_000.0, "holdout": 0.1}]
+    found = Speeds.of(rows, "NVIDIA H200")
+    assert found == Speeds("NVIDIA H200", {"resnet18": pytest.approx(48_000.0)}, {"resnet18": 30_000.0})  # harmonic
+    assert Speeds.of(rows[2:3], "NVIDIA H200").by_model == {"resnet18": 30_000.0}
     assert Speeds.of(rows, "another GPU").device == "NVIDIA H200"
     assert Speeds.of(rows, "cpu (1 thread)").by_model == {"mlp": 9_000.0}
-    assert Speeds.of(rows[2:], "NVIDIA H200") is None
+    assert Speeds.of(rows[3:], "NVIDIA H200") is None
     config = RunSettings().config(entry_of("main", "none", data="cifar10", tail=100.0, loss="s-nl"), "ours")
     steps = 300 * (round(12_406 * 0.9) // 512)
     assert SPEEDS.minutes(config) == pytest.approx(plan.MARGIN * steps * 512 / 50_000 / 60)
     assert SPEEDS.minutes(config.with_(model="mlp")) is None
+    coded = RunSettings().config(entry_of("main", "none", data="cifar10", tail=100.0, loss="s-nl"), "paper")
+    assert found.minutes(coded) == pytest.approx(plan.MARGIN * 300 * (12_406 // 512) * 512 / 30_000 / 60)
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------
@@ -107,6 +120,7 @@ def test_fit_never_plans_what_cannot_end_in_time():
     assert [run.cell.name for run in chosen.runs] == ["a", "b", "d"]  # c would end after 8 minutes
     assert chosen.minutes == 5.5
     assert fit(runs, 1.0, lanes=2).runs == ()
+    assert [run.cell.name for run in fit(runs, 6.0, lanes=2, start=1.0).runs] == ["a", "b"]  # d would end after 6.5
 
 
 def test_fit_prefers_complete_comparisons_and_fills_up_with_single_runs():

@@ -1,5 +1,6 @@
 """``cll paper``: the paper's tables and figures, each as one command."""
 
+import functools
 import logging
 import tempfile
 import time
@@ -101,15 +102,20 @@ class RunStudies(Execution):
 class RunFor(Execution):
     """Spend a given time on the most informative open runs of all studies, then stop.
 
-    First seeds come before second ones, published cells before other settings, and comparisons that need few further
-    runs before others. A run starts only if it is expected to end in time; the same command continues later. Costs come
-    from the measured speed of stored runs. Datasets that are not in the cache are left out.
+    Published cells come before settings that the paper does not have, first seeds before second ones, and comparisons
+    that need few further runs before others. A run starts only if it is expected to end in time; the same command
+    continues later. Costs come from the measured speed of stored runs. Datasets that are not in the cache are left out.
 
-    Example: cll paper run --minutes 30 --dry-run
+    Examples: cll paper run --minutes 30 --dry-run
+              cll paper run main setup3-10 --minutes 10 --where long_tail=100
     """
 
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Only these studies; by default all that train a network."""
     minutes: float
-    """The time, in minutes."""
+    """The time, in minutes, with the start of the processes."""
+    where: tuple[str, ...] = ()
+    """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
     protocol: Protocol | None = None
     """ours or paper; by default paper for as-coded, else ours."""
     seeds: int = 3
@@ -131,6 +137,9 @@ class RunFor(Execution):
         require(self.minutes > 0, "minutes", self.minutes, "above 0")
         require(self.seeds >= 1, "seeds", self.seeds, "at least 1")
         require(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        for one in map(study, self.names):
+            if one.runner != "training":
+                raise UserError(f"The study {one.name} trains no classifier; run it with: cll paper {one.name}.")
         require(self.on == "local", "on", self.on, "local, because only local runs can be stopped in time")
         folder = self.assignments_from
         require(folder is None or folder.is_dir(), "assignments_from", folder, "a folder of clusters")
@@ -328,12 +337,14 @@ def run_for(options: RunFor) -> None:
     from complementary.paper import plan
     from complementary.sweeps.local import devices
 
+    started = time.monotonic()
     options.check()
     has_gpu = choose_device(options.device).type == "cuda"
     speeds, found = _open_runs(options, has_gpu)
     if not found.runs:
         absent = f" Not in the cache: {', '.join(found.unavailable)}." if found.unavailable else ""
-        raise UserError(f"Nothing is open: every setting of the datasets in the cache has its runs.{absent}")
+        asked = f" with {' '.join(options.where)}" if options.where else ""
+        raise UserError(f"Nothing is open: no setting{asked} of the datasets in the cache lacks a run.{absent}")
     if not (has_gpu or options.device == "cpu" or options.dry_run):
         minutes = plan.cost(found.runs, options.pack)
         raise UserError(
@@ -343,17 +354,17 @@ def run_for(options: RunFor) -> None:
         )
     here = has_gpu or options.device == "cpu"
     workers = len(devices(options.device, options.workers, options.gpus_per_run)) if here else 1
-    chosen = plan.fit(found.runs, options.minutes, workers * options.pack)
+    chosen = plan.fit(found.runs, options.minutes, workers * options.pack, speeds.start)
     if not chosen.runs:
         least = min(found.runs, key=lambda run: run.minutes + run.encoder_minutes)
         raise UserError(
             f"{options.minutes:g} minutes are less than the shortest open run takes: {least.cell.name}, about "
-            f"{least.minutes + least.encoder_minutes:.1f} minutes.",
+            f"{speeds.start + least.minutes + least.encoder_minutes:.1f} minutes with the start.",
             "minutes",
         )
     print(_shown_plan(chosen, found, speeds, workers * options.pack), end="")
     if not options.dry_run:
-        _run_plan(chosen, options)
+        _run_plan(chosen, options, started + 60 * options.minutes)
 
 
 def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
@@ -373,8 +384,16 @@ def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
         )
     clusters = options.assignments_from or (CLUSTERS if CLUSTERS.is_dir() else None)
     settings = RunSettings(options.seeds, options.epochs, assignments=clusters)
-    cached = _cached_encoders(plan.open_runs(known, settings, speeds, options.protocol))
-    return speeds, plan.open_runs(known, settings, speeds, options.protocol, cached)
+    find = functools.partial(
+        plan.open_runs,
+        known,
+        settings,
+        speeds,
+        options.protocol,
+        studies=[study(name) for name in options.names] or None,
+        only=parse_where(options.where),
+    )
+    return speeds, find(_cached_encoders(find()))
 
 
 def _cached_encoders(found: "OpenRuns") -> set[str]:
@@ -407,8 +426,7 @@ def _shown_plan(chosen: "Plan", found: "OpenRuns", speeds: "Speeds", lanes: int)
     return tables.text("\n".join(lines), [tables.Table("", header, rows, 4)])
 
 
-def _run_plan(chosen: "Plan", options: RunFor) -> None:
-    ends = time.monotonic() + 60 * options.minutes
+def _run_plan(chosen: "Plan", options: RunFor, ends: float) -> None:
     seconds, paid = dict[str, float](), set[str]()
     for run in chosen.runs:
         pretrained = run.encoder_minutes if run.encoder not in paid else 0.0

@@ -34,6 +34,7 @@ with batch norm, which have no gradient per example in training mode.
 """
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -58,6 +59,8 @@ from complementary.paper.studies import Protocol
 from complementary.rng import generator
 from complementary.training.task import Task, build_mixer, build_task, training_truth
 from complementary.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
 LINEAR = ("s-nl", "s-exp", "fwd", "dm")  # losses that are linear in the labels, and need no prior: those of the paper
@@ -346,6 +349,8 @@ def study(
     optimizer = torch.optim.SGD(trainer.model.parameters(), lr)
     rows = []
     for step in range(steps + 1):
+        if step % (10 * every) == 0:
+            log.info("gradients: step %d of %d", step, steps)
         index = _batch(config, len(truth), step).to(trainer.device)
         x, _ = trainer.load(index, generator(config.seed, "gradients", step, device=trainer.device))
         trainer.model.train()

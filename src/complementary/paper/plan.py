@@ -1,28 +1,32 @@
 """What to run next in a given time: the open runs of all studies, the most informative first, with their costs.
 
-Order: first seeds before second ones; published cells of a table, then figures of the paper, then settings that the
-paper does not have; comparisons that need no encoder and the fewest further runs; cheap ones first.
+Order: settings of the paper before others; first seeds before second ones; published cells of a table before figures;
+comparisons that need no encoder and the fewest further runs; then those with the fewest minutes per published cell.
 
-Costs come from the measured speed of stored runs with the same network, if possible on the same device. A run whose
-encoder is neither stored nor cached also costs the pretraining, which later runs share.
+Costs come from the measured speed of stored runs with the same network, if possible on the same device and under the
+same protocol. A run whose encoder is neither stored nor cached also costs the pretraining, which later runs share. The
+start of the processes (imports, data, compilation) counts once.
 """
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from complementary.config import Config
 from complementary.data import cache
 from complementary.data.selection import count_examples
 from complementary.encoders.spec import EncoderSpec
-from complementary.paper.store import Results, RunSettings
+from complementary.paper.store import Results, RunSettings, matches
 from complementary.paper.studies import STUDIES, Entry, Protocol, Study
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Row
 
 PRETRAINING = 2.5  # time per image of a pretraining, relative to training: measured on an H200
 MARGIN = 1.15  # estimates are multiplied by this
+START_GPU, START_CPU = 1.0, 0.2  # minutes before the first step; on an H200, compilation took 36 and 55 seconds
 KINDS = ("published cell", "figure of the paper", "not in the paper")
+NOT_IN_PAPER = 2
 
 
 @dataclass(frozen=True)
@@ -42,31 +46,44 @@ class OpenRun:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Measured images per second of one lane, by network; ``device`` is where they were measured."""
+    """Measured images per second of one lane, by network; ``device`` is where they were measured.
+
+    Under the protocol ``paper``, which holds nothing out, runs take longer: with mixing, each batch passes through the
+    network twice.
+    """
 
     device: str
     by_model: Mapping[str, float]
+    nothing_held_out: Mapping[str, float] = field(default_factory=dict)
+    """The same, of runs without held-out labels."""
 
     @staticmethod
     def of(rows: Iterable[Row], device: str) -> "Speeds | None":
         """The speeds on this device, else on the one with most runs of the same kind; None if there is none."""
-        found: dict[str, dict[str, list[float]]] = {}
-        gpu = not device.startswith("cpu")
+        gpu, found = not device.startswith("cpu"), dict[str, list[Row]]()
         for row in rows:
             name = str(row.get("device") or "")
             if name and row.get("images_per_second") and gpu != name.startswith("cpu"):
-                found.setdefault(name, {}).setdefault(row["model"], []).append(float(row["images_per_second"]))
+                found.setdefault(name, []).append(row)
         if not found:
             return None
-        chosen = device if device in found else max(found, key=lambda name: sum(map(len, found[name].values())))
-        return Speeds(chosen, {model: statistics.fmean(values) for model, values in found[chosen].items()})
+        chosen = device if device in found else max(found, key=lambda name: len(found[name]))
+        held, nothing = ([row for row in found[chosen] if (row["holdout"] > 0) == wanted] for wanted in (True, False))
+        return Speeds(chosen, _by_model(nothing) | _by_model(held), _by_model(nothing))
+
+    @property
+    def start(self) -> float:
+        """Minutes until the first step of a new process."""
+        return START_CPU if self.device.startswith("cpu") else START_GPU
 
     def minutes(self, config: Config) -> float | None:
         """Minutes of one run in one lane; None if the speed of its network is not known."""
-        speed = self.by_model.get(config.network.model)
+        model, training = config.network.model, config.training
+        speed = self.by_model.get(model)
+        if config.dataset.holdout == 0:
+            speed = self.nothing_held_out.get(model, speed)
         if speed is None:
             return None
-        training = config.training
         steps = training.epochs * (round(count_examples(config) * (1 - config.dataset.holdout)) // training.batch)
         return MARGIN * steps * training.batch / speed / 60
 
@@ -75,6 +92,14 @@ class Speeds:
         speed = self.by_model.get("resnet18") or next(iter(self.by_model.values()))
         images = count_examples(config) * config.cluster.pretrain_epochs
         return MARGIN * PRETRAINING * images / speed / 60
+
+
+def _by_model(rows: Iterable[Row]) -> dict[str, float]:
+    """Images per second by network: the harmonic mean, so that the mean time of a run is right."""
+    speeds: dict[str, list[float]] = {}
+    for row in rows:
+        speeds.setdefault(row["model"], []).append(float(row["images_per_second"]))
+    return {model: statistics.harmonic_mean(values) for model, values in speeds.items()}
 
 
 @dataclass(frozen=True)
@@ -91,6 +116,8 @@ def open_runs(
     speeds: Speeds,
     protocol: Protocol | None = None,
     cached_encoders: Iterable[str] = (),
+    studies: Iterable[Study] | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None,
 ) -> OpenRuns:
     """List what is missing.
 
@@ -100,33 +127,36 @@ def open_runs(
         speeds: for the costs.
         protocol: None: that of each study.
         cached_encoders: see `encoder_name`.
+        studies: None: all.
+        only: only these settings: option -> values, all of which must match.
     """
     found: dict[str, tuple[tuple[object, ...], OpenRun]] = {}
     root, here, missing_data = cache.cache_root(), dict[str, bool](), dict[str, None]()
     cached, costs = set(cached_encoders), _Costs(settings, speeds)
-    for study in STUDIES.values():
+    for study in STUDIES.values() if studies is None else studies:
         chosen = protocol or study.protocol
         groups: dict[tuple[object, ...], list[Entry]] = {}
         for entry in study.entries if study.runner == "training" else ():
             data = entry.setting.data
             if data not in here:
                 here[data] = data == "digits" or cache.read_manifest(root, data) is not None
-            if here[data]:
-                groups.setdefault(entry.where, []).append(entry)
-            else:
+            if not here[data]:
                 missing_data.setdefault(data)
+            elif matches(settings.config(entry, chosen), only or {}):
+                groups.setdefault(entry.where, []).append(entry)
         known = results.of(study, chosen) if groups else {}
         for seed in range(settings.seeds):
             for where, entries in groups.items():
                 lacking = [e for e in entries if not (seed in known[e].seeds and known[e].epochs == settings.epochs)]
                 prices = [costs.of(entry, chosen, seed) for entry in lacking]
                 total = sum(minutes for _, minutes in prices if minutes is not None)
+                kinds = [_kind(study, entry) for entry in lacking]
+                per_number = total / max(1, kinds.count(0))
                 untrained = {name for config, _ in prices if (name := encoder_name(config))} - cached
-                for entry, (config, minutes) in zip(lacking, prices, strict=True):
+                for entry, kind, (config, minutes) in zip(lacking, kinds, prices, strict=True):
                     if minutes is None:
                         continue
                     encoder = encoder_name(config)
-                    kind = _kind(study, entry)
                     run = OpenRun(
                         Cell(config, f"{entry.name} {chosen} seed={seed}"),
                         study.name,
@@ -136,7 +166,16 @@ def open_runs(
                         encoder if encoder in untrained else "",
                         speeds.pretraining(config) if encoder in untrained else 0.0,
                     )
-                    order = (seed, kind, len(untrained), len(lacking), total, study.name, str(where))
+                    order = (
+                        kind == NOT_IN_PAPER,
+                        seed,
+                        kind,
+                        len(untrained),
+                        len(lacking),
+                        per_number,
+                        study.name,
+                        str(where),
+                    )
                     if run.cell.key not in found or order < found[run.cell.key][0]:
                         found[run.cell.key] = order, run
     ordered = sorted(found.values(), key=lambda pair: pair[0])
@@ -155,7 +194,7 @@ class _Costs:
 
 def _kind(study: Study, entry: Entry) -> int:
     if not study.source[0].isupper():
-        return 2
+        return NOT_IN_PAPER
     return 0 if entry.published is not None and study.source.startswith("Table") else 1
 
 
@@ -178,15 +217,21 @@ class Plan:
     minutes: float
 
 
-def fit(runs: Sequence[OpenRun], minutes: float, lanes: int) -> Plan:
+def fit(runs: Sequence[OpenRun], minutes: float, lanes: int, start: float = 0.0) -> Plan:
     """Choose the runs that end in time if ``lanes`` run side by side, each taking the next run when it is free.
 
     Comparisons that fit completely come first; single runs of other comparisons then fill the time that is left.
+
+    Args:
+        runs: the open runs, the most informative first.
+        minutes: the time.
+        lanes: how many run side by side.
+        start: minutes before the first of them starts.
     """
     comparisons: dict[str, list[OpenRun]] = {}
     for run in runs:
         comparisons.setdefault(run.comparison, []).append(run)
-    state = _Lanes((0.0,) * lanes)
+    state = _Lanes((start,) * lanes)
     chosen, left = list[OpenRun](), list[OpenRun]()
     for members in comparisons.values():
         after = state.with_runs(members)
@@ -198,7 +243,7 @@ def fit(runs: Sequence[OpenRun], minutes: float, lanes: int) -> Plan:
         after = state.with_runs([run])
         if after.end <= minutes:
             state, chosen = after, [*chosen, run]
-    return Plan(tuple(chosen), state.end)
+    return Plan(tuple(chosen), state.end if chosen else 0.0)
 
 
 @dataclass(frozen=True)

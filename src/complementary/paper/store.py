@@ -62,14 +62,19 @@ def cells_of(
     for seed in range(settings.seeds):
         for entry in entries:
             config = settings.config(entry, protocol, seed)
-            options = config.flat()
-            if all(options[name] in values for name, values in (where or {}).items()):
+            if matches(config, where or {}):
                 cell = Cell(config, f"{entry.name} {protocol} seed={seed}")
                 found.setdefault(cell.key, cell)
     if not found:
         asked = "; ".join(f"{name}={','.join(map(show, values))}" for name, values in (where or {}).items())
         raise UserError(f"No setting of the study matches {asked}.", "where")
     return list(found.values())
+
+
+def matches(config: Config, where: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether every option that ``where`` names has one of its values."""
+    options = config.flat()
+    return all(options[name] in values for name, values in where.items())
 
 
 # --- stored results -------------------------------------------------------------------------------------------------
