@@ -238,6 +238,16 @@ def test_label_chances_without_a_clean_label_are_unchanged():
     assert label_chances(batch, transitions.uniform(2), noise_free=True).tolist() == [[0, 1], [1, 0]]
 
 
+@pytest.mark.gpu
+def test_study_on_a_gpu_measures_what_it_does_on_a_cpu():
+    config = Config.of(data="digits", model="mlp", encoder="pixels", clusters=10, restarts=1, batch=64, padding=0)
+    on_gpu, on_cpu = (study(config, steps=0, draws=32, device=device) for device in ("cuda", "cpu"))
+    for found, wanted in zip(on_gpu, on_cpu, strict=True):
+        assert found["method"] == wanted["method"]
+        assert found["oracle_target_squared"] == pytest.approx(wanted["oracle_target_squared"], rel=1e-3)
+        assert found["oracle_mse"] == pytest.approx(wanted["oracle_mse"], rel=0.2)  # other random numbers
+
+
 # --- sampled moments ------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +262,7 @@ def test_sampled_moments_agree_with_the_exact_ones(name, noise_free):
     assert float(found.bias_squared) == pytest.approx(float(wanted.bias_squared), rel=1e-5)
     assert float(found.variance) == pytest.approx(float(wanted.variance), rel=0.1)
     assert float(found.mse) == pytest.approx(float(wanted.mse), rel=0.1)
+    assert float(found.mse) == pytest.approx(float(found.bias_squared + found.variance))
 
 
 def test_sampled_supports_batch_norm():

@@ -13,7 +13,7 @@ SIZES = {  # settings, published numbers beside them
     "main": (160, 120),
     "real": (48, 48),
     "annotators": (48, 0),
-    "several": (12, 3),
+    "several": (12, 0),
     "intra": (2, 2),
     "encoders": (4, 3),
     "setup2-cifar": (96, 96),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imports torch, which takes seconds
 log = logging.getLogger(__name__)
 
 RUNS, KEPT = Path("runs/paper"), Path("results/paper")
+KEPT_FP32 = Path("results/paper-fp32")  # the same configurations, so they need a folder of their own
 CLUSTERS = Path("results/clusters")  # stored clusters in a checkout of the repository
 USAGE = """usage: cll paper list                  all tables and figures of the paper, by name
        cll paper NAME [options]        run a study, or what is missing of it, then show it
@@ -73,7 +74,7 @@ class RunStudies(Execution):
     used by default, if it exists."""
     store: Path = RUNS
     """Folder of the runs; all studies share it. With Ray, all nodes must share it."""
-    draws: int = 64
+    draws: int = 16
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
     target: Literal["clean", "mixed"] = "clean"
     """gradients: what they are compared with, the gradient of the ordinary batch (Eq. 9) or that of the mixed one."""
@@ -230,6 +231,8 @@ class Page(Reading):
 
     out: Path = Path("docs/reproduction.md")
     """The page; it is replaced. Figures go to the folder paper beside it."""
+    fp32: Path = KEPT_FP32
+    """Runs that were repeated with fp32, if there are any."""
     check: bool = False
     """Write nothing; fail if the page does not match the results."""
 
@@ -493,10 +496,12 @@ def export(options: Export) -> None:
 def make_page(options: Page) -> None:
     """Write the page and its figures, or check the page."""
     from complementary.paper import figures, page
+    from complementary.paper.store import read
 
+    exact = read([options.fp32]).rows if options.fp32.exists() else ()
     found, folder = options.read(), options.out.parent / "paper"
     drawn = figures.draw_all(found)
-    text = page.write_page(found, figures.links(drawn, folder, options.out))
+    text = page.write_page(found, figures.links(drawn, folder, options.out), exact)
     if options.check:
         page.check_page(text, options.out)
         return

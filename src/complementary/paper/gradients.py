@@ -216,7 +216,7 @@ def exact(
     """
     if model.training and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
         raise UserError(
-            "With batch norm in training mode there are no gradients per example; set draws, for example to 64.",
+            "With batch norm in training mode there are no gradients per example; set draws, for example to 16.",
             "draws",
         )
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
@@ -279,7 +279,8 @@ def sampled(
 ) -> Moments:
     """The moments over ``draws`` draws of labels, one backward pass each; b and therefore bias² are exact.
 
-    MSE = bias² + variance up to the sampling error. All draws share one forward pass of the mixed batch.
+    The MSE is their sum, which has a much smaller sampling error than the mean of |c - f|²: the product of c - b and
+    b - f, which vanishes on average, is left out. All draws share one forward pass of the mixed batch.
     The other arguments are those of `exact`.
     """
     chances, matrix = label_chances(batch, transition, noise_free), _matrix(loss_transition, transition, batch)
@@ -292,13 +293,13 @@ def sampled(
 
     towards = flat(cross_entropy(logits if target == "mixed" else model(inputs), true_classes), share)
     mean = flat(loss(logits, batch.soft(chances.float()), matrix))
-    errors = torch.zeros(2, dtype=torch.float64, device=batch.x.device)
+    variance = torch.zeros((), dtype=torch.float64, device=batch.x.device)
     for _ in range(draws):
         drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
         found = flat(loss(logits, batch.soft(nn.functional.one_hot(drawn, chances.shape[1]).float()), matrix))
-        errors += torch.stack([(found - towards).square().sum(), (found - mean).square().sum()])
-    squares = (mean - towards).square().sum(), errors[1] / draws, towards.square().sum()
-    return Moments(errors[0] / draws, *squares)
+        variance += (found - mean).square().sum() / draws
+    bias_squared = (mean - towards).square().sum()
+    return Moments(bias_squared + variance, bias_squared, variance, towards.square().sum())
 
 
 # --- the study ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from complementary.errors import UserError
-from complementary.paper import published
+from complementary.paper import precision, published
 from complementary.paper.claims import CHECKS, Verdict, judge, own_tables
 from complementary.paper.compare import (
     EntryResult,
@@ -76,14 +76,23 @@ standard errors. Differences are those of best on test. C: central statements; P
 ADD = """To add runs: `cll paper run` spends a given time on the most informative open ones, `cll paper export` copies
 the results, `cll paper page` makes this page again. `cll paper smoke` tries every study without a GPU.
 """
+PRECISION_INTRO = """Runs on a GPU use bf16. Here the same runs were repeated with fp32 (no TF32), with the same labels,
+initial weights and order of the examples; ± is the standard error of the mean difference.
+"""
 TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent. Columns without
 any run are left out. Figures without a study: Fig. 1 is a drawing of the method; Fig. 8 (classes and labels of the
 setups) is drawn by `cll data show`. The curve over noise levels in Fig. 2a is not a study.
 """
 
 
-def write_page(results: Results, links: Links | None = None) -> str:
-    """The whole page as Markdown, with figures under the tables."""
+def write_page(results: Results, links: Links | None = None, with_fp32: Sequence[Row] = ()) -> str:
+    """The whole page as Markdown.
+
+    Args:
+        results: what was run.
+        links: figures, which are shown under the tables.
+        with_fp32: runs that were repeated with fp32.
+    """
     parts = [INTRO, "## In short\n", _summary(results), "## Words\n", WORDS]
     parts += ["## Which reading of the method gives the published numbers?\n", _readings(results)]
     parts += ["### Where text and code differ\n", CODE_INTRO, _markdown(text_against_code(results))]
@@ -91,6 +100,8 @@ def write_page(results: Results, links: Links | None = None) -> str:
     parts += ["## Two losses that are the same\n", SAME_LOSS, _same_loss(results)]
     parts += ["## Tables and figures\n", TABLES_INTRO, *_all_studies(results, links or {})]
     parts += ["## What was run\n", _overview(results)]
+    if pairs := precision.pairs(results.rows, with_fp32):
+        parts += ["## What bf16 changes\n", PRECISION_INTRO, _markdown(precision.table(pairs))]
     return "\n".join(parts)
 
 
@@ -360,8 +371,8 @@ def _used(results: Results) -> str:
     first += f"; {counted(len(results.noise), 'noise ratio')} counted without training" * bool(results.noise)
     lines = [f"{first}."]
     if rows:
-        precision = _numbers(rows, lambda row: row.get("precision") or "not recorded")
-        lines.append(f"- Precision: {precision}; what bf16 changes is measured in the [notes](notes/speed.md).")
+        kinds = _numbers(rows, lambda row: row.get("precision") or "not recorded")
+        lines.append(f"- Precision: {kinds}; what bf16 changes is measured in the [notes](notes/speed.md).")
         lines.append(f"- Epochs: {_numbers(rows, lambda row: row['epochs'])} (published: {EPOCHS}).")
         lines.append(f"- Seeds: {_numbers(rows, _seed)} (published: {RUNS} runs each).")
         lines.append(f"- Labels held out for the selection of an epoch: {_numbers(rows, _held_out)}.")
