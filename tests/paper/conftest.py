@@ -12,7 +12,7 @@ from complementary.paper.studies import STUDIES, Entry, Setting, Study
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
+def _own_cache(tmp_path, monkeypatch, forked_workers):
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from complementary.paper import published
-from complementary.paper.claims import CHECKS, judge, label_ratio, own_tables
+from complementary.paper.claims import CHECKS, NOT_FOR_PLAIN, judge, label_ratio, own_tables
 from complementary.paper.store import Results, RunSettings, read
 from complementary.paper.studies import PROTOCOLS, STUDIES
 from tests.paper.conftest import entry_of
@@ -24,8 +24,10 @@ def fill(add_run, study, value, protocol="ours", seeds=(0,), **wanted):
 def test_judge_gives_no_verdict_without_runs():
     assert set(CHECKS) <= set(published.claims())
     for protocol in PROTOCOLS:
-        words = {judge(id, Results(), protocol).text for id in CHECKS}
-        assert words == {"not run", "cannot be checked"}
+        verdicts = {id: judge(id, Results(), protocol) for id in CHECKS}
+        assert {v.text for v in verdicts.values() if v is not None} == {"not run", "cannot be checked"}
+        left_out = [id for id, v in verdicts.items() if v is None]
+        assert set(left_out) == set(NOT_FOR_PLAIN if protocol == "plain" else ())
     assert judge("P13", Results(), "ours").word == "cannot be checked"  # human labels
     assert judge("P15", Results(), "ours") is None  # a matter of theory
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from complementary.errors import UserError
-from complementary.paper.claims import CHECKS
+from complementary.paper.claims import CHECKS, NOT_FOR_PLAIN
 from complementary.paper.page import check_page, status, write_page
 from complementary.paper.store import Results, read
-from complementary.paper.studies import STUDIES
+from complementary.paper.studies import PROTOCOLS, STUDIES
 from tests.paper.conftest import entry_of
 
 
@@ -19,7 +19,7 @@ def test_page_of_an_empty_store_claims_nothing():
     assert "**holds" not in text
     assert "**fails" not in text
     assert "in our runs**" not in text
-    assert text.count("| **not run**") == 2 * (len(CHECKS) - 1)  # human labels cannot be checked
+    assert text.count("| **not run**") == 3 * (len(CHECKS) - 1) - len(NOT_FOR_PLAIN)  # human labels cannot be checked
 
 
 def test_page_lists_what_was_run(add_run, store):
@@ -34,7 +34,7 @@ def test_page_lists_what_was_run(add_run, store):
     assert "- Labels held out for the selection of an epoch: 0 % (2 runs)." in text
     assert "- Epochs of the encoder behind ICM and MICM: 800 (2 runs) (published: 800)." in text
     assert "**1 of the 554 published numbers** have a run here, 0 of them with 3 seeds" in text
-    assert "| as-coded | not in the paper | 36 | 0 of 36 |  |  | 1 of 36 | 0 to 2 | 300 |" in text
+    assert "| as-coded | not in the paper | 36 |  | 1 of 36; 0 to 2 seeds; 300 epochs |  |" in text
     assert "- intra (Table 3)" in text  # not run
     assert "- simsiam, encoder of 800 epochs (2 runs)" in text
     assert "- main (Table 2), protocol paper: only cifar10 ρ=100 s-nl icm\n" in text  # which has the same run
@@ -63,7 +63,7 @@ def test_page_shows_noise_ratios_counted_without_training(add_noise, store):
     add_noise(entry, 0.0169), add_noise(entry, 0.0171, seed=1), add_noise(mixup, 0.16)
     text = write_page(read([store]))
     assert "0 runs; 3 noise ratios counted without training.\n" in text
-    assert "| noise | Fig. 3a | 6 | 2 of 32 | 0 to 2 |  | 0 of 32 |  |  |" in text
+    assert "| noise | Fig. 3a | 6 | 2 of 32; 0 to 2 seeds | 0 of 32 |  |" in text
     assert "### Fig. 3a: Noise ratio per dataset (study noise, protocol ours)" in text
     assert "| mnist | icm | 1.70 ± 0.01 (2) | 0.95 | +0.75 |" in text
     assert "**fails so far** 1.70 (2 seeds) | **not run** |" in text
@@ -91,7 +91,7 @@ def test_status_has_a_line_per_study_and_protocol(add_run, store):
     add_run(STUDIES["intra"].entries[0], 0.3)
     lines = status(read([store]), [store]).splitlines()
     assert lines[0].startswith(f"1 run and 0 noise ratios in {store}")
-    assert len(lines) == 4 + 2 * len(STUDIES)
+    assert len(lines) == 4 + 3 * len(STUDIES)
     (line,) = [line.split() for line in lines if line.startswith("intra") and "ours" in line]
     assert " ".join(line) == "intra ours 1 of 2 1 of 6 0 to 1 1.0"
 
@@ -106,7 +106,7 @@ def test_docs_match_the_stored_results():
     drawn = dict.fromkeys(
         (study, protocol)
         for study in STUDIES
-        for protocol in ("ours", "paper")
+        for protocol in PROTOCOLS
         if (root / "docs" / "paper" / figures.file_name(study, protocol)).exists()
     )
     exact = read([path for path in [root / "results" / "paper-fp32"] if path.exists()]).rows

@@ -57,6 +57,7 @@ def test_protocol_paper_follows_the_published_code():
     has(config_of(Setting("cifar10", "s-nl", "same-excluded"), "paper"), {"alpha": 0.4, "alone": "black"})
     has(config_of(Setting("cifar10"), "paper"), shared | {"clean_pass": False})
     has(config_of(Setting("mnist"), "paper"), shared | {"head": 5000})
+    has(config_of(Setting("mnist"), "plain"), shared | {"head": 5000, "padding": 0, "flip": False})
 
 
 @pytest.mark.parametrize("mix", ["none", "mixup", "icm", "micm"])
@@ -87,7 +88,7 @@ def test_protocol_gives_a_configuration_for_every_setting(protocol):
             assert config.seed == 0
             assert count_examples(config) >= config.training.batch
             known.setdefault(config.hash(), asdict(config))
-    assert len(known) == {"ours": 868, "paper": 865}[protocol]  # what several studies need counts once
+    assert len(known) == {"ours": 868, "paper": 865, "plain": 857}[protocol]  # what several studies need counts once
 
 
 def test_examples_of_a_setting_are_counted():

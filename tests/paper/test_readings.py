@@ -1,7 +1,7 @@
 import pytest
 
 from complementary.paper.page import write_page
-from complementary.paper.readings import POINTS, finding, readings, readings_table, text_against_code
+from complementary.paper.readings import POINTS, finding, in_short, readings, readings_table, text_against_code
 from complementary.paper.store import Results, read
 from complementary.paper.studies import NO_AUGMENTATION
 from tests.paper.conftest import entry_of
@@ -62,9 +62,18 @@ def test_finding_names_the_largest_exception(add_reading, store):
     assert "cifar10: none 21.88 (22.41), mixup 23.05 (31.46), icm 34.84 (36.21)" in text
     assert text.endswith("With crop and flip instead: mnist: none 75.86, mixup 73.88, icm 70.99")
     page = write_page(read([store]))
-    assert text in page[: page.index("## Words")]  # in the summary
+    assert text in page
+    assert in_short(readings(read([store]))) == ""  # cifar10 with crop and flip is missing
+    add_reading("cifar10", "", none=0.2241, mixup=0.3146, icm=0.3621)
+    told = in_short(readings(read([store])))
+    assert told.startswith(
+        "mean distance from the published numbers of S-NL at ρ = 100 without augmentation 1.7 points"
+    )
+    assert "with crop and flip 10.0" in told
+    page = write_page(read([store]))
+    assert told in page[: page.index("## Words")]  # in the summary
     assert "| 23.05 (1) / 31.46, -8.41 | **34.84 (1) / 36.21, -1.37** | no |" in page
-    assert "together**: mnist, augmentation none, swapped." in page
+    assert "together**: cifar10, augmentation crop and flip, swapped; mnist, augmentation none, swapped." in page
 
 
 def test_text_against_code_says_what_a_difference_changes(add_reading, store):

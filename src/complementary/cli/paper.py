@@ -51,7 +51,8 @@ class RunStudies(Execution):
 
     Finished runs are skipped, whichever study they were made for; interrupted ones are resumed. Protocol ours: the
     method as the text says, reported at the last epoch and at the one selected without true labels. Protocol paper: as
-    in the published code, best epoch on the test set. The study noise trains nothing: seconds per setting on a CPU.
+    in the published code, best epoch on the test set. Protocol plain: as paper, without crop and flip. The study noise
+    trains nothing: seconds per setting on a CPU.
 
     Examples: cll paper main --where data=cifar10 --seeds 1 --epochs 100
               cll paper noise
@@ -60,7 +61,7 @@ class RunStudies(Execution):
     names: tyro.conf.Positional[tuple[str, ...]]
     """The studies; see cll paper list."""
     protocol: Protocol | None = None
-    """ours or paper; by default paper for as-coded, else ours."""
+    """ours, paper or plain; by default paper for as-coded, else ours."""
     seeds: int | None = None
     """Number of seeds; by default 3 (5 for p-values, 1 for gradients)."""
     epochs: int = EPOCHS
@@ -118,7 +119,7 @@ class RunFor(Execution):
     where: tuple[str, ...] = ()
     """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
     protocol: Protocol | None = None
-    """ours or paper; by default paper for as-coded, else ours."""
+    """ours, paper or plain; by default paper for as-coded, else ours."""
     seeds: int = 3
     """Number of seeds that are wanted of each setting."""
     epochs: int = EPOCHS
@@ -194,7 +195,7 @@ class Show(Reading):
     name: tyro.conf.Positional[str]
     """The study; see cll paper list."""
     protocol: Protocol | None = None
-    """ours or paper; by default paper for as-coded, else ours."""
+    """ours, paper or plain; by default paper for as-coded, else ours."""
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     """Format of the tables; csv has all settings, in full precision."""
     out: Path | None = None
@@ -210,7 +211,7 @@ class ShowStatus(Reading):
     """Show how much of each study was run. A run that several studies need counts in each of them."""
 
     protocol: Protocol | None = None
-    """ours or paper; by default both."""
+    """ours, paper or plain; by default all."""
     seeds: int | None = None
     """Number of seeds that are wanted; by default 3 (5 for p-values, 1 for gradients)."""
 

@@ -14,6 +14,7 @@ from complementary.reports.tables import Spread, Table, counted, show_spread
 METRICS: dict[Protocol, dict[str, str]] = {
     "ours": {"best on test": "accuracy_best_on_test", "last": "accuracy_last", "selected": "accuracy_selected"},
     "paper": {"best on test": "accuracy_best_on_test", "last": "accuracy_last"},
+    "plain": {"best on test": "accuracy_best_on_test", "last": "accuracy_last"},
 }
 """Metrics that are reported, by the title of their column. The first one is what the paper reports: the accuracy of the
 best epoch on the test set. Only this one is compared with published numbers."""

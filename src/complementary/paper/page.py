@@ -20,7 +20,7 @@ from complementary.paper.compare import (
 )
 from complementary.paper.protocols import DIFFERENCES
 from complementary.paper.published import EPOCHS, RUNS
-from complementary.paper.readings import CODE, COMMIT, finding, readings, readings_table, text_against_code
+from complementary.paper.readings import CODE, COMMIT, finding, in_short, readings, readings_table, text_against_code
 from complementary.paper.store import Progress, Results, encoder_epochs, progress
 from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports import tables
@@ -33,8 +33,9 @@ PAPER = "https://openreview.net/forum?id=h9PbmfznWj"
 INTRO = f"""# Reproduction of the paper
 
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
-It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of two
-protocols: *ours*, as the text of the paper says, or *paper*, as its published code does.
+It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of
+three protocols: *ours*, as the text of the paper says; *paper*, as its published code does; and *plain*, as *paper* but
+without crop and flip, which comes closest to the published numbers.
 """
 WORDS = f"""| word | meaning |
 |---|---|
@@ -53,13 +54,14 @@ WORDS = f"""| word | meaning |
 | published | mean ± standard deviation of {RUNS} runs of {EPOCHS} epochs |
 | so far | from fewer seeds, epochs or encoder epochs than published, or from a part of the settings |
 
-There are two protocols: *ours* follows the text of the paper, *paper* its published code.
+Protocols: *ours* follows the text of the paper, *paper* its published code with augmentation switched on, *plain* with
+augmentation switched off (the text names none for the main tables).
 
 {DIFFERENCES}
 """
 READINGS_INTRO = f"""The paper gives no address of its code. Code that carries its name is public in a
 [repository of the first author]({CODE}) (commit {COMMIT}, no license); it differs from the text. In it, augmentation is
-a switch, so it is not certain with which settings a published number was made. Protocol paper, S-NL at
+a switch, so it is not certain with which settings a published number was made. Runs as in that code, S-NL at
 ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
 only if all three methods do.
 """
@@ -121,8 +123,8 @@ def _markdown(*made: Table) -> str:
 def _summary(results: Results) -> str:
     """What holds, what fails and what is open, in ten lines."""
     lines = [_coverage(results)]
-    if told := finding(readings(results)):
-        lines.append(f"**Why our baselines differ from the published ones**: {told}.")
+    if told := in_short(readings(results)):
+        lines.append(f"**Augmentation decides how near the published numbers are**: {told}.")
     if reproduced := [one for one in readings(results) if one.complete]:
         names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in reproduced if one.reproduces]
         lines.append(
@@ -344,21 +346,27 @@ def _seeds(now: Progress) -> str:
 
 
 def _overview(results: Results) -> str:
-    header = ["study", "in the paper", "published numbers"]
-    header += [f"{what}, {protocol}" for protocol in PROTOCOLS for what in ("settings run", "seeds", "epochs")]
+    header = ["study", "in the paper", "published numbers", *(f"settings run, {protocol}" for protocol in PROTOCOLS)]
     rows, waiting = [], []
     for study in STUDIES.values():
-        known = [progress(study, results, protocol) for protocol in PROTOCOLS]
-        if any(now.started for now in known):
-            cells = [[f"{n.started} of {n.settings}", _seeds(n), ", ".join(map(str, n.epochs))] for n in known]
-            rows.append(
-                [study.name, study.source, str(len(study.published) or ""), *(c for each in cells for c in each)]
-            )
+        known = {protocol: progress(study, results, protocol) for protocol in study.protocols}
+        if any(now.started for now in known.values()):
+            cells = [_progress(known[protocol]) if protocol in known else "" for protocol in PROTOCOLS]
+            rows.append([study.name, study.source, str(len(study.published) or ""), *cells])
         else:
             waiting.append(_waiting(study))
     parts = [ADD, _used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
     parts += ["Not run:\n", "\n".join(waiting) + "\n"] if waiting else []
     return "\n".join(parts) + _origins(results)
+
+
+def _progress(now: Progress) -> str:
+    """``32 of 160; 0 to 1 seeds; 100 or 300 epochs``."""
+    if not now.started:
+        return f"0 of {now.settings}"
+    epochs = f"{' or '.join(map(str, now.epochs))} epochs" if now.epochs else ""
+    seeds = _seeds(now) + (" seed" if now.seeds == (1, 1) else " seeds")
+    return "; ".join(filter(None, [f"{now.started} of {now.settings}", seeds, epochs]))
 
 
 def _used(results: Results) -> str:

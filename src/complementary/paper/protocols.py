@@ -1,4 +1,4 @@
-"""From a setting of the paper to a configuration, under one of two protocols (see `DIFFERENCES`).
+"""From a setting of the paper to a configuration, under one of three protocols (see `DIFFERENCES`).
 
 Both: ResNet-18 with max-pool, Adam 1e-4, weight decay 1e-4, batch 512, crop with padding 4, 50 clusters by SimSiam.
 """
@@ -14,7 +14,7 @@ from complementary.paper import published
 from complementary.paper.studies import Protocol, Setting
 
 DIFFERENCES = """\
-| | ours | paper |
+| | ours | paper, plain |
 |---|---|---|
 | method | as the text says | as in the published code (`Config.as_coded`) |
 | labels | drawn anew for every seed | NumPy seed 1126 for all seeds (uniform labels; others with our seeds) |
@@ -22,7 +22,8 @@ DIFFERENCES = """\
 | Mixup | the same alpha as ICM | alpha = 1; with fwd only the own label |
 | fwd | generating matrix; estimated where labels were given | matrix counted from the true labels |
 | Adam | kept | re-created every epoch |
-| horizontal flip | not for digits | always |
+| crop | padding 4 | paper: padding 4; plain: none |
+| horizontal flip | not for digits | paper: always; plain: never |
 | MNIST | 60,000 images | 50,000 images |
 | reported | last and selected epoch; best epoch on the test set for comparison | best epoch on the test set |
 | held out for SCEL | 10 % of the labels | nothing |"""
@@ -49,7 +50,7 @@ def config_of(setting: Setting, protocol: Protocol, **options: Any) -> Config:
 
     Args:
         setting: what the paper says.
-        protocol: ``ours`` or ``paper``.
+        protocol: ``ours``, ``paper``, or ``plain``: the same without crop and flip.
         **options: further options, such as ``epochs`` and ``seed``; they override everything else.
     """
     given = labels_are_given(setting.data)
@@ -64,6 +65,7 @@ def config_of(setting: Setting, protocol: Protocol, **options: Any) -> Config:
         config = Config.of(**chosen)
     else:
         config = Config.of(**(chosen | _paper_data(setting))).as_coded()
+        config = config.with_(padding=0, flip=False) if protocol == "plain" else config
     return config.with_(**(dict(setting.changes) | options))
 
 

@@ -112,6 +112,24 @@ def finding(found: list[Reading]) -> str:
     )
 
 
+def in_short(found: list[Reading]) -> str:
+    """How far the runs without and with augmentation are from the published numbers; '' as long as one is missing."""
+    groups = {
+        kind: [one for one in found if one.augmentation == kind and one.weights == "swapped" and one.complete]
+        for kind in AUGMENTATIONS.values()
+    }
+    if min(map(len, groups.values())) < 2:
+        return ""
+    far = {
+        kind: statistics.fmean(abs(e.difference or 0.0) for one in members for e in one.methods.values())
+        for kind, members in groups.items()
+    }
+    return (
+        f"mean distance from the published numbers of S-NL at ρ = 100 without augmentation {far['none']:.1f} points, "
+        f"with crop and flip {far['crop and flip']:.1f}. Without, ours (published): {_numbers(groups['none'], True)}"
+    )
+
+
 def _advantage(one: Reading) -> float:
     """ICM minus the better baseline, in points; negative if ICM is worse."""
     means = {name: e.ours.mean for name, e in one.methods.items() if e.ours is not None}

@@ -194,10 +194,10 @@ class Results:
     def find_noise(self, setting: Setting, protocol: Protocol) -> Runs:
         """The noise ratios of a setting, one for each seed: counted alone, or by the longest training run.
 
-        If clusters of several origins were used, those with most seeds count.
+        If clusters of several origins were used, those with most seeds count. Augmentation does not matter.
         """
         origins: dict[tuple[Any, ...], dict[int, Row]] = {}
-        name = _identity_of(setting, protocol)
+        name = _identity_of(setting, "paper" if protocol == "plain" else protocol)
         trained = sorted(self._known.get(name, []), key=lambda row: -row["epochs"])
         for row in [*self._noise.get(name, []), *trained]:
             if row.get("oracle_noise_ratio") is not None:

@@ -16,8 +16,8 @@ from complementary.errors import one_of
 from complementary.paper import published
 from complementary.paper.published import DATASETS, LOSSES, Published
 
-Protocol = Literal["ours", "paper"]
-PROTOCOLS: tuple[Protocol, ...] = ("ours", "paper")
+Protocol = Literal["ours", "paper", "plain"]
+PROTOCOLS: tuple[Protocol, ...] = ("ours", "paper", "plain")
 Runner = Literal["training", "noise", "gradients"]
 RUNNERS: tuple[Runner, ...] = ("training", "noise", "gradients")
 
@@ -94,8 +94,12 @@ class Study:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """The protocols that a report shows: both, or only ``paper`` for a study about the published code."""
-        return PROTOCOLS if self.protocol == "ours" else (self.protocol,)
+        """The protocols that a report shows: all; only ``paper`` for a study about the published code.
+
+        Noise ratios do not depend on augmentation, in which ``plain`` differs from ``paper``.
+        """
+        every = PROTOCOLS[:2] if self.runner == "noise" else PROTOCOLS
+        return every if self.protocol == "ours" else (self.protocol,)
 
     @property
     def published(self) -> list[Published]:
