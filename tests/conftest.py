@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from complementary.config import Config
+from tests.processes import ForkContext
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
 
@@ -55,6 +56,12 @@ def cll(capsys):
         return status, seen.out, seen.err
 
     return call
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Processes of sweeps are forked, not spawned, which spares each the seconds that importing torch takes."""
+    monkeypatch.setattr("complementary.sweeps.local.CONTEXT", ForkContext())
 
 
 @pytest.fixture

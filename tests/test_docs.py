@@ -4,6 +4,7 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import complementary
+from tests.processes import run_cll
 from tests.test_layers import STOREYS
 
 PACKAGE = Path(complementary.__path__[0])
@@ -93,6 +95,21 @@ def run_python(block, names, capsys):
 
 
 def run_bash(block, folder):
+    commands = [shlex.split(line, comments=True) for line in block.code.splitlines()]
+    if not all(is_plain_cll(words) for words in commands):
+        return run_shell(block, folder)
+    for words in commands:
+        done = run_cll(*words[1:], cwd=folder)
+        assert done.returncode == 0, f"line {block.line}: {done.stderr}"
+    return None
+
+
+def is_plain_cll(words):
+    """Whether a line is a call of the command without anything that only a shell understands."""
+    return words[:1] == ["cll"] and not set("".join(words)) & set("|&;<>()$`*?[]{}~!\\\n")
+
+
+def run_shell(block, folder):
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "-euo", "pipefail", "-c", block.code]
     done = subprocess.run(command, cwd=folder, env=os.environ | {"PATH": tools}, capture_output=True, text=True)
@@ -112,6 +129,11 @@ def test_blocks_of_reads_comments_and_output():
     assert (toml.file, toml.code) == ("a.b", "")
 
 
+def test_plain_cll_has_nothing_for_a_shell():
+    assert is_plain_cll(shlex.split("cll train --out runs/x  # then; more", comments=True))
+    assert not any(is_plain_cll(shlex.split(line)) for line in ("ls", "cll data list | head", "cll data list > a", ""))
+
+
 def test_same_text_ignores_small_differences_of_fractions():
     assert same_text("accuracy: 0.832\n", "accuracy: 0.83")
     assert not same_text("accuracy: 0.93", "accuracy: 0.83")
@@ -127,7 +149,7 @@ def test_blocks_that_are_not_run_give_a_reason(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_code_blocks_run(page, tmp_path, monkeypatch, capsys):
+def test_code_blocks_run(page, tmp_path, monkeypatch, capsys, forked_workers):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "results").symlink_to(ROOT / "results")

@@ -13,6 +13,7 @@ from complementary.files import read_checkpoint
 from complementary.sweeps.sweep import SweepFolder
 from complementary.training.run import run
 from tests.helpers import run_files
+from tests.processes import start_cll
 
 GRID = """
 data = "digits"
@@ -39,9 +40,11 @@ def grid(tmp_path):
     return write
 
 
-def start(*arguments, **how):
-    command = [sys.executable, "-m", "complementary", "sweep", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
+def start(*arguments):
+    return start_cll("sweep", *arguments, **PIPES)
 
 
 def wait_for_epochs(process, out, epochs):
@@ -51,10 +54,10 @@ def wait_for_epochs(process, out, epochs):
 
 
 @pytest.mark.slow
-def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid):
+def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid, forked_workers):
     """Ctrl-C, then SIGTERM, in the middle of a cell; then the same command again."""
     out = tmp_path / "out"
-    command = [grid(epochs=150), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
+    command = [grid(epochs=80), "--out", out, "--workers", "1", "--checkpoint-seconds", "0.02"]
     for epochs, how in ((3, signal.SIGINT), (20, signal.SIGTERM)):
         process = start(*command)
         wait_for_epochs(process, out, epochs)
@@ -67,13 +70,13 @@ def test_sweep_resumes_to_the_same_bytes_after_an_interrupt(cll, tmp_path, grid)
     assert f"1 of 1 cell done, 0 failed: {out}" in said
     (folder,) = (out / "runs").iterdir()
     log = (out / "logs" / f"{folder.name}.log").read_text()
-    assert (log.count("process"), log.count("epoch 1/150 ")) == (3, 1)  # resumed, not started again
-    run(Config.of(data="digits", clusters=20, restarts=1, epochs=150, batch=256, mix="none"), tmp_path / "alone")
+    assert (log.count("process"), log.count("epoch 1/80 ")) == (3, 1)  # resumed, not started again
+    run(Config.of(data="digits", clusters=20, restarts=1, epochs=80, batch=256, mix="none"), tmp_path / "alone")
     assert run_files(folder) == run_files(tmp_path / "alone")
 
 
 @pytest.mark.slow
-def test_stopped_sweep_writes_checkpoints_first(tmp_path, grid):
+def test_stopped_sweep_writes_checkpoints_first(tmp_path, grid, forked_workers):
     """The next checkpoint would be a long time away."""
     out = tmp_path / "out"
     process = start(grid(epochs=5000), "--out", out, "--workers", "1", "--checkpoint-seconds", "1000")
@@ -86,10 +89,11 @@ def test_stopped_sweep_writes_checkpoints_first(tmp_path, grid):
 
 @pytest.mark.slow
 def test_ctrl_c_is_one_line_although_a_worker_is_idle(tmp_path, grid):
-    """A terminal sends it to all processes, also to those that have nothing to do."""
+    """A terminal sends it to all processes, also to those that have nothing to do; here all are new interpreters."""
     file, out = grid(), tmp_path / "out"
     file.write_text(file.read_text().replace("epochs = 2", "").replace("lr = [1e-3]", "epochs = [2, 5000]"))
-    process = start(file, "--out", out, "--workers", 2, start_new_session=True)
+    command = [sys.executable, "-m", "complementary", "sweep", file, "--out", out, "--workers", "2"]
+    process = subprocess.Popen(command, start_new_session=True, text=True, **PIPES)
     assert process.stderr.readline() == "[1/2] epochs=2 seed=0 done\n"
     time.sleep(0.3)  # until the worker waits for another task
     os.killpg(process.pid, signal.SIGINT)
@@ -99,9 +103,9 @@ def test_ctrl_c_is_one_line_although_a_worker_is_idle(tmp_path, grid):
 
 
 @pytest.mark.slow
-def test_killed_worker_is_reported_in_one_line(tmp_path, grid):
+def test_killed_worker_is_reported_in_one_line(tmp_path, grid, forked_workers):
     out = tmp_path / "out"
-    process = start(grid(epochs=150), "--out", out, "--workers", 1)
+    process = start(grid(epochs=80), "--out", out, "--workers", 1)
     wait_for_epochs(process, out, 3)
     (note,) = (out / "notes").iterdir()
     os.kill(json.loads(note.read_text())["process"], signal.SIGKILL)
@@ -114,7 +118,7 @@ def test_killed_worker_is_reported_in_one_line(tmp_path, grid):
 
 
 @pytest.mark.slow
-def test_runs_of_earlier_grids_in_the_folder_are_mentioned(cll, tmp_path, grid):
+def test_runs_of_earlier_grids_in_the_folder_are_mentioned(cll, tmp_path, grid, forked_workers):
     out = tmp_path / "out"
     assert "earlier grids" not in cll("sweep", grid(seeds="2"), "--out", out, "--workers", 1)[1]
     assert "2 finished runs of earlier grids" in cll("sweep", grid(lr="[1e-2]"), "--out", out, "--workers", 1)[1]
@@ -134,7 +138,7 @@ def test_unknown_dataset_is_reported_before_anything_runs(cll, tmp_path, grid, n
 
 
 @pytest.mark.slow
-def test_packed_sweep_gives_the_same_bytes_and_each_cell_its_log(cll, tmp_path, grid):
+def test_packed_sweep_gives_the_same_bytes_and_each_cell_its_log(cll, tmp_path, grid, forked_workers):
     """Four cells in one process with three lanes. Those that fail set the exit status, and the status says why."""
     file, plans = grid(lr="[1e-3, 1e30]", seeds="2"), {}
     for name, options in (("alone", ()), ("packed", ("--pack", 3))):

@@ -1,5 +1,6 @@
 """Tasks here are named by strings instead of cells; what they do is up to `Work`."""
 
+import multiprocessing
 import multiprocessing.util
 import os
 import signal
@@ -74,7 +75,7 @@ def lines(file):
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, forked_workers):
     """A function that starts an executor; it is closed after the test."""
     started = []
 
@@ -176,7 +177,9 @@ class SlowFirst:
 
 
 @slow
-def test_tasks_of_a_killed_process_run_again_and_end_once(start, tmp_path):
+def test_tasks_of_a_killed_process_run_again_and_end_once(start, tmp_path, monkeypatch):
+    """The processes are spawned, as they are outside of tests."""
+    monkeypatch.setattr("complementary.sweeps.local.CONTEXT", multiprocessing.get_context("spawn"))
     executor = start(lanes=2)
     submit(executor, "lingers 1", "lingers 2")
     assert not executor.free

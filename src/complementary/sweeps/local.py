@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 Work = Callable[[Sequence[Cell], str], Errors]
 """Runs cells on a device and returns the errors of those that failed; must be picklable and not raise."""
 
+CONTEXT = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
 EXIT_SECONDS = 10.0  # for a process to exit by itself when the executor is closed: an idle one, or after a checkpoint
 
 
@@ -146,9 +147,8 @@ class _Worker:
                     self.pipe.send((key, task.cells))
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
+        self.pipe, theirs = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
         with _sigint_blocked():
             self._process.start()
         theirs.close()  # the pipe then ends with the process

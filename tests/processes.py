@@ -1,0 +1,92 @@
+"""Processes that are forked from the one of the tests, which spares them the 3 to 6 seconds of imports.
+
+A few tests per room still start a new interpreter: those of ``python -m complementary``, torchrun, Ray and the wheel.
+"""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+from complementary.cli import main
+
+
+def start_cll(*arguments: object, env: dict[str, str] | None = None, **how: Any) -> "subprocess.Popen[str]":
+    """Start the command line in a fork of this process.
+
+    Args:
+        arguments: What follows ``cll``.
+        env: The whole environment; None: that of this process.
+        how: More for `subprocess.Popen`, such as pipes, ``cwd`` and ``start_new_session``.
+    """
+    words, own = [str(argument) for argument in arguments], set(_open_files())
+
+    def instead_of_exec() -> None:
+        """`Popen` has redirected the output; it waits until its pipe is closed, as it would be by exec."""
+        status = 70
+        try:
+            for descriptor in set(_open_files()) - own - {0, 1, 2}:
+                os.close(descriptor)
+            gc.enable()
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            sys.argv = ["cll", *words]
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+            if env is not None:
+                os.environ.clear()
+                os.environ.update(env)
+            status = _status_of(words)
+        finally:
+            os._exit(status)
+
+    return subprocess.Popen(words, preexec_fn=instead_of_exec, restore_signals=False, text=True, **how)
+
+
+def run_cll(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a fork of this process until it ends, with its output."""
+    process = start_cll(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    out, error = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+class ForkContext:
+    """Starts the processes of `LocalExecutor` as forks. As a spawned one, each holds only its own end of its pipe."""
+
+    def __init__(self) -> None:
+        self._fork, self._ours = multiprocessing.get_context("fork"), []
+
+    def Pipe(self) -> tuple[Any, Any]:
+        ours, theirs = self._fork.Pipe()
+        self._ours.append(ours)
+        return ours, theirs
+
+    def Process(self, target: Any, args: tuple[Any, ...], **how: Any) -> Any:
+        return self._fork.Process(target=self._serve, args=(target, args), **how)
+
+    def _serve(self, target: Any, arguments: tuple[Any, ...]) -> None:
+        for end in self._ours:
+            if not end.closed:
+                end.close()
+        target(*arguments)
+
+
+def _status_of(words: list[str]) -> int:
+    """Run a command -> its exit status, as Python would set it."""
+    try:
+        main(words)
+        return 0
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _open_files() -> list[int]:
+    return [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208
