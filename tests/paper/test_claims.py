@@ -53,10 +53,10 @@ def test_gain_with_missing_settings_is_not_judged(add_run, store):
     assert found.evidence.startswith("4 of 8 gains known. s-nl ρ=1: +10.00, fwd")
 
 
-def test_gain_within_two_standard_errors_of_the_claimed_one_holds(add_run, store):
+def test_gain_within_two_standard_errors_of_the_claimed_one_is_undecided(add_run, store):
     """28.9 is 0.6 below 29.5; the error of the mean of four gains of single runs is 0.7 if seeds differ by a point."""
     fill(add_run, "main", lambda entry, _: 0.5 + 0.289 * (entry.method == "icm"), data="mnist", tail=100.0)
-    assert verdict("P1", store).text == "holds so far"
+    assert verdict("P1", store).text == "undecided so far"
     assert "+28.90 ± 0.71" in verdict("P1", store).evidence
 
 

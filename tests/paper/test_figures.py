@@ -38,7 +38,7 @@ def test_bars_of_many_settings_have_a_row_per_dataset(add_run, store):
 
 
 def test_bars_without_published_numbers_do_not_promise_marks(add_run, store):
-    for entry in STUDIES["augment"].entries[:2]:
+    for entry in STUDIES["augment"].entries[:4]:
         add_run(entry, 0.5)
     assert "published" not in title(draw(STUDIES["augment"], read([store]), "ours"))
 
@@ -46,8 +46,9 @@ def test_bars_without_published_numbers_do_not_promise_marks(add_run, store):
 def test_bars_of_short_runs_say_so(add_run, store):
     for entry in STUDIES["losses"].entries[:2]:
         add_run(entry, 0.5, epochs=100)
-    assert "100 epochs (the paper: 300)" in title(draw(STUDIES["losses"], read([store]), "ours"))
-    for entry in STUDIES["losses"].entries[2:4]:
+    with pytest.raises(NoFigure):  # how losses differ is not seen in one of them
+        draw(STUDIES["losses"], read([store]), "ours")
+    for entry in STUDIES["losses"].entries[2:5]:  # the last one would be a single bar
         add_run(entry, 0.5)
     figure = draw(STUDIES["losses"], read([store]), "ours")
     assert "100 or 300 epochs (the paper: 300)" in title(figure)

@@ -37,7 +37,7 @@ def test_page_lists_what_was_run(add_run, store):
     assert "| as-coded | not in the paper | 36 |  | 1 of 36; 0 to 2 seeds; 300 epochs |  |" in text
     assert "- intra (Table 3)" in text  # not run
     assert "- simsiam, encoder of 800 epochs (2 runs)" in text
-    assert "- main (Table 2), protocol paper: only cifar10 ρ=100 s-nl icm\n" in text  # which has the same run
+    assert "- main (Table 2): Balanced and long-tailed, uniform labels; settings run: paper 1 of 160\n" in text
     assert "(study main" not in text  # one method is no comparison
 
 

@@ -298,7 +298,10 @@ def _gain(
     losses: Sequence[str] = LOSSES,
     join: Literal["mean", "smallest", "largest"] = "mean",
 ) -> Verdict:
-    """A gain, joined over losses and long tails, reaches the claimed one (rounded) within two standard errors."""
+    """A gain, joined over losses and long tails, reaches the claimed one (rounded).
+
+    Undecided if it does not, but the claimed one is within two standard errors.
+    """
     gains, used = list[Difference](), list[Runs]()
     places = list(itertools.product(tails, losses))
     for tail, loss in places:
@@ -311,8 +314,9 @@ def _gain(
     if len(gains) == len(places):
         joined = _join(gains, join)
         evidence = f"{join} {joined.points:+.2f} ± {joined.error:.2f} ({shown}){_basis(used)}"
-        holds = joined.points + CLEAR * joined.error >= claimed - 0.5
-        return Verdict("holds" if holds else "fails", evidence, _so_far(used))
+        short = claimed - 0.5 - joined.points
+        word: Word = "holds" if short <= 0 else "undecided" if short <= CLEAR * joined.error else "fails"
+        return Verdict(word, evidence, _so_far(used))
     if REGISTRY[data].labels == "human" and not any(row["data"] == data for row in results.rows):
         return Verdict("cannot be checked", f"the labels of {data} are not available here")
     return Verdict("not run", f"{len(gains)} of {len(places)} gains known. {shown}{_basis(used)}".rstrip())

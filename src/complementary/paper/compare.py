@@ -1,6 +1,7 @@
 """Our numbers beside the published ones, Welch's test between methods, and both as tables. Everything in percent."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,11 +79,10 @@ def _published(study: Study, entry: Entry, metrics: dict[str, str]) -> dict[str,
 
 
 def comparable(study: Study, found: Sequence[EntryResult]) -> bool:
-    """Whether some setting among ``found``, which were run, has at least two methods (three values of a sweep)."""
-    counts: dict[tuple[object, ...], int] = {}
-    for each in found:
-        counts[each.entry.where] = counts.get(each.entry.where, 0) + 1
-    return max(counts.values(), default=0) >= (3 if study.plot == "lines" else 2)
+    """Whether enough settings among ``found``, which were run, have at least two methods (three values of a sweep)."""
+    counts = Counter(each.entry.where for each in found)
+    least = 3 if study.plot == "lines" else 2
+    return sum(count >= least for count in counts.values()) >= (2 if study.across else 1)
 
 
 # --- Welch's test ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ MORE_COLORS = (
     *("#a3a0d8", "#e0a3ad", "#9fd0de", "#d6c980", "#b0b8c0", "#7d3c98", "#1f4e5f"),
 )
 WIDE = 12  # settings side by side; more are split into one row per dataset
-DPI = 90  # of the figures in the repository
+DPI = 120  # of the figures in the repository
 Figures = Mapping[tuple[str, Protocol], bytes]  # by study and protocol, as PNG
 
 
@@ -43,6 +44,9 @@ def draw(study: Study, results: Results, protocol: Protocol) -> Any:
     found = [each for each in entry_results(study, results, protocol) if each.ours is not None]
     if study.plot == "none" or not comparable(study, found):
         raise _no_figure(study, protocol)
+    if study.plot == "bars" and study.runner == "training":
+        counts = Counter(each.entry.where for each in found)
+        found = [each for each in found if counts[each.entry.where] > 1]  # a single bar compares nothing
     return PLOTS[study.plot](study, found, protocol)
 
 

@@ -73,7 +73,8 @@ the probability of the excluded class. Without mixing both must learn the same, 
 (it counts the matrix from the true labels). Published ({RUNS} runs each) and ours:
 """
 CLAIMS = """Statements of the paper, judged from its own tables and from our runs. *Clearly* means by more than two
-standard errors. Differences are those of best on test. C: central statements; P: statements with a number.
+standard errors; a number that is missed by less than that is undecided. Differences are those of best on test. C:
+central statements; P: statements with a number.
 """
 ADD = """To add runs: `cll paper run` spends a given time on the most informative open ones, `cll paper export` copies
 the results, `cll paper page` makes this page again. `cll paper smoke` tries every study without a GPU.
@@ -83,7 +84,7 @@ initial weights and order of the examples; ± is the standard error of the mean 
 """
 TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent. Columns without
 any run are left out. Figures without a study: Fig. 1 is a drawing of the method; Fig. 8 (classes and labels of the
-setups) is drawn by `cll data show`. The curve over noise levels in Fig. 2a is not a study.
+setups) is drawn by `cll data show`.
 """
 
 
@@ -241,18 +242,26 @@ def _claims(results: Results) -> str:
 def _all_studies(results: Results, links: Links) -> list[str]:
     parts, lonely = [], []
     for study in STUDIES.values():
-        for protocol in study.protocols:
-            found = entry_results(study, results, protocol) if study.runner != "gradients" else []
-            known = [each for each in found if each.ours is not None]
-            measured = study.runner == "gradients" and results.of(study, protocol)
-            if comparable(study, known) or (measured and any(runs.rows for runs in measured.values())):
-                parts.append(_section(study, results, protocol, links))
-            elif known:
-                names = ", ".join(each.entry.name for each in known)
-                lonely.append(f"- {study.name} ({study.source}), protocol {protocol}: only {names}")
+        known = {protocol: _runs_of(study, results, protocol) for protocol in study.protocols}
+        shown = [protocol for protocol, found in known.items() if _has_section(study, found)]
+        parts += [_section(study, results, protocol, links) for protocol in shown]
+        counts = [f"{protocol} {len(found)} of {len(study.entries)}" for protocol, found in known.items() if found]
+        if counts and not shown:
+            lonely.append(f"- {study.name} ({study.source}): {study.title}; settings run: {', '.join(counts)}")
     if lonely:
         parts.append("### Too few runs for a comparison\n\n" + "\n".join(lonely) + "\n")
     return parts or ["Nothing was run yet.\n"]
+
+
+def _runs_of(study: Study, results: Results, protocol: Protocol) -> list[EntryResult]:
+    """The entries that were run; of the study of gradients, those that were measured."""
+    if study.runner == "gradients":
+        return [EntryResult(entry, runs, {}, {}) for entry, runs in results.of(study, protocol).items() if runs.rows]
+    return [each for each in entry_results(study, results, protocol) if each.ours is not None]
+
+
+def _has_section(study: Study, found: Sequence[EntryResult]) -> bool:
+    return bool(found) if study.runner == "gradients" else comparable(study, found)
 
 
 def _section(study: Study, results: Results, protocol: Protocol, links: Links) -> str:

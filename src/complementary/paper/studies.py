@@ -91,6 +91,8 @@ class Study:
     note: str = ""
     more: tuple[tuple[str, str], ...] = ()
     """Further metrics to show: column title and name in the result."""
+    across: bool = False
+    """Whether the question is how settings differ, not only methods: one setting then says nothing."""
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -399,8 +401,14 @@ _ALL = (
         note="The caption says that more noise degrades the accuracy. Here the noise is set: in this share of the "
         "mixes, an oracle chooses a partner by which a label becomes wrong. Mixup has .16.",
     ),
-    Study("losses", "Mixup against ICM per loss", "Fig. 3b", grid("Table 2", ("cifar10",), ("mixup", "icm"), (1, 100))),
-    Study("augment", "Augmentation with and without ICM", "Fig. 5a", _augment()),
+    Study(
+        "losses",
+        "Mixup against ICM per loss",
+        "Fig. 3b",
+        grid("Table 2", ("cifar10",), ("mixup", "icm"), (1, 100)),
+        across=True,
+    ),
+    Study("augment", "Augmentation with and without ICM", "Fig. 5a", _augment(), across=True),
     Study(
         "sharing",
         "New data, soft or hard labels",
@@ -408,8 +416,8 @@ _ALL = (
         _sharing(),
         pairs=(("new-data", "soft-label"), ("new-data", "hard-label")),
     ),
-    Study("models", "Networks, balanced", "Fig. 6", _models(MNIST_FAMILY, ("s-nl",), 1.0)),
-    Study("models-tail", "Networks, long-tailed", "Fig. 11", _models(("mnist",), LOSSES, 100.0)),
+    Study("models", "Networks, balanced", "Fig. 6", _models(MNIST_FAMILY, ("s-nl",), 1.0), across=True),
+    Study("models-tail", "Networks, long-tailed", "Fig. 11", _models(("mnist",), LOSSES, 100.0), across=True),
     Study(
         "clusters",
         "Number of clusters",
