@@ -136,7 +136,7 @@ def test_parse_answer_reads_prefixes(cell, no, yes):
     assert parse_answer(cell) == (no, yes)
 
 
-@pytest.mark.parametrize("name", ["nothing", "november", "island", "yesterday", "3", 3, 3.0, ["nothing"]])
+@pytest.mark.parametrize("name", ["nothing", "november", "island", "yesterday", "no finding", "3", 3, 3.0, ["nothing"]])
 def test_parse_answer_leaves_names_alone(name):
     wanted = "3" if name in (3, "3") else (name[0] if isinstance(name, list) else name)
     assert parse_answer(name, "not") == ([wanted], [])
@@ -191,6 +191,8 @@ def test_rules_are_columns_and_become_annotators(write, logged):
         ("not,truth\ndog,cat\n", "has the columns not, truth; expected file"),
         ("file,worker\na.png,7\n", "has the columns file, worker; expected file"),
         ("file,not\n,dog\n", "line 2: the column file is empty"),
+        ("file,not\na.png,dog\nb.png,cat,ship\n", "line 3: 3 cells, but 2 columns"),
+        ('file,not\na.png,dog\n"b.png,cat\nc.png,dog\n', "line 3: a quoted cell"),
     ],
 )
 def test_answers_that_are_invalid_are_refused(write, text, message):
@@ -312,7 +314,14 @@ def test_label_studio_csv_needs_the_meaning_of_its_choices(write, logged):
 
 def test_label_studio_short_export_is_read(write):
     tasks = [
-        {"id": 1, "image": "a.jpg", "not": "cat", "annotator": 1, "annotation_id": 5, "lead_time": 2.5},
+        {
+            "id": 1,
+            "image": "/data/upload/1/0a1b2c3d-a.jpg",
+            "not": "cat",
+            "annotator": 1,
+            "annotation_id": 5,
+            "lead_time": 2.5,
+        },
         {"id": 2, "image": "b.jpg", "not": {"choices": ["cat", "dog"]}, "annotator": 1, "annotation_id": 6},
     ]
     assert content(read_answers(write(json.dumps(tasks), name="min.json"))) == {

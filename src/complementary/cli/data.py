@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # these import torch, which takes seconds
     from complementary.data import Dataset, Split
 
 Names = Positional[Annotated[tuple[str, ...], arg(metavar="NAME")]]
+MOST_CLASSES = 30  # that the import lists
 MOST_ANNOTATORS = 20
 FromFolder = Annotated[Path | None, arg(name="from", metavar="FOLDER")]
 
@@ -267,7 +268,9 @@ def import_data(options: ImportOptions) -> None:
         del given[unused]
     dataset = import_dataset(options.path, name, **given, report=Path(f"{name}-problems.txt"), root=options.root)
     print(_describe(dataset))
-    print(f"use it by its name: cll data show {name} --out {name}.png, cll train --data {name}")
+    if len(dataset.classes) <= MOST_CLASSES:
+        _print_counts(dataset)
+    print(f"next: cll train --data {name} --recipe auto --out runs/{name}, then cll report runs/{name}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ ALL_COLUMNS = {*KEY_COLUMNS, *ANSWER_COLUMNS, *ASKED_COLUMNS, *TRUTH_COLUMNS, *A
 ALL_COLUMNS |= {"not", "not1", "yes", "excluded", "complementary"}
 
 NO_PREFIX = re.compile(r"(?:!|¬|(?:is\s+)?not(?:\s+an?)?[\s:]+|no[\s:,]+)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+SURE_PREFIX = re.compile(r"(?:!|¬|not(?:\s+an?)?[\s:]+)\s*(\S.*)", re.IGNORECASE | re.DOTALL)  # in a column "not"
 YES_PREFIX = re.compile(r"(?:yes[\s:,]+|is(?:\s+an?)?\s+)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 ACCEPT = {"accept", "accepted", "yes", "y", "true", "1", "correct", "right"}
 REJECT = {"reject", "rejected", "no", "n", "false", "0", "incorrect", "wrong"}
@@ -177,8 +178,9 @@ def parse_answer(
     no: list[str] = []
     yes: list[str] = []
     said = meaning
+    prefix = SURE_PREFIX if meaning else NO_PREFIX  # "no finding" in a column "not" is a class
     for name in _names(cell, separators):
-        if found := NO_PREFIX.fullmatch(name):
+        if found := prefix.fullmatch(name):
             said, name = "not", found[1]
         elif found := YES_PREFIX.fullmatch(name):
             said, name = "yes", found[1]
@@ -203,6 +205,18 @@ def _time(cell: Any) -> float:
     except ValueError:
         return math.nan
     return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+UPLOADED = re.compile(r"(?:.*/)?upload/(?:\d+/)?[0-9a-f]{8}-(.+)", re.DOTALL)
+
+
+def _stored_name(value: str) -> str:
+    """The name of an example, without the prefix that Label Studio gives to uploaded and local files."""
+    if "/local-files/?" in value:
+        value = parse_qs(urlsplit(value).query).get("d", [value])[0]
+    elif "upload/" in value and (found := UPLOADED.fullmatch(unquote(urlsplit(value).path))):
+        value = found[1]
+    return normalize_key(value)
 
 
 # --- tables with columns -------------------------------------------------------------------------
@@ -309,7 +323,8 @@ def _find_columns(
             f" If {names[label]} says what an example is not, say so with meaning = not." if label is not None else ""
         )
         raise UserError(
-            f"{path} has the columns {_list(names)}; expected file, and answer or not (class names).{hint}", "meaning"
+            f"{path} has the columns {_list(names)}; expected file, and answer or not (class names).{hint}",
+            None if label is None else "meaning",
         )
     ignored = [name for i, name in enumerate(names) if i not in columns.used()]
     if ignored:
@@ -353,7 +368,12 @@ def _read_rows(
         def text(index: int | None, row: Sequence[Any] = row) -> str:
             return "" if index is None else _text(_cell(row, index))
 
-        key = normalize_key(text(columns.key))
+        if any(_text(cell) for cell in row[len(names) :]) and len(names) > max(columns.used()):
+            raise UserError(
+                f"{path}, line {line}: {len(row)} cells, but {len(names)} columns ({_list(names)}). Put cells that "
+                "contain the separator in quotes, and several class names into one cell: dog;cat"
+            )
+        key = _stored_name(text(columns.key))
         truth, time = text(columns.truth), _time(text(columns.time))
         if not key:
             raise UserError(
@@ -448,9 +468,6 @@ def _objects(value: Any) -> list[Record]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-UPLOADED = re.compile(r"(?:.*/)?upload/(?:\d+/)?[0-9a-f]{8}-(.+)", re.DOTALL)
-
-
 def _label_studio(path: Path, records: Iterable[tuple[int, Record]], meaning: Meaning) -> Iterator[Answer]:
     """Label Studio's JSON: tasks with annotations; choices mean "not" if their control is called not..., else "yes"."""
     for line, task in records:
@@ -480,10 +497,4 @@ def _task_key(task: Record) -> str | None:
     data = next(iter(_objects([task.get("data")])), {})
     values = [data.get(name) for name in (*KEY_COLUMNS, *data)]
     value = next((text for item in values if isinstance(item, str | int) and (text := _text(item))), None)
-    if value is None:
-        return None
-    if "local-files" in value:
-        value = parse_qs(urlsplit(value).query).get("d", [value])[0]
-    elif found := UPLOADED.fullmatch(unquote(urlsplit(value).path)):
-        value = found[1]
-    return normalize_key(value)
+    return None if value is None else _stored_name(value)

@@ -284,7 +284,10 @@ class _Importer:
             return read_classes(self.classes)
         names = table.class_names()
         if len(names) < 2:
-            raise UserError(f"{source} names {len(names)} classes; at least two are needed.", "classes")
+            ignored = sum(answer.ignored for answer in table.answers)
+            found = f"{'only ' if names else ''}{', '.join(names) or 'no class'}"
+            found += f"; {ignored:,} of {_count(len(table.answers), 'answer')} are ignored" if ignored else ""
+            raise UserError(f"{source} names {found}. At least two classes are needed.", "classes")
         misspelled = find_misspelled(table)
         if misspelled:
             shown = ", ".join(f"{name!r} (like {likely!r})" for name, likely in misspelled.items())
@@ -358,6 +361,10 @@ class _Importer:
                 self.problems.add(f"{split} images that are identical to another one", f"{keys[i]}: {earlier}", "note")
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _log_counts(matched: Matched) -> None:
     """Log how many answers there are and what happened to them."""
     counts = matched.counts
@@ -365,7 +372,7 @@ def _log_counts(matched: Matched) -> None:
         return
     text = f"{counts['answers']:,} answers about {len(matched.index):,} examples"
     if matched.answers is not None and matched.answers.annotators:
-        text += f" by {len(matched.answers.annotators):,} annotators"
+        text += f" by {_count(len(matched.answers.annotators), 'annotator')}"
     words = {
         "ignored": "ignored",
         "repeats": "repeated",
@@ -374,5 +381,5 @@ def _log_counts(matched: Matched) -> None:
     }
     for key, what in words.items():
         if counts.get(key):
-            text += f", {counts[key]:,} {what}"
+            text += f", {counts[key]:,} {what if counts[key] > 1 else what.replace('examples', 'example')}"
     log.info("%s", text)

@@ -192,19 +192,19 @@ def _decide(
             margin[k] += sign
             signs[k].add(sign)
     excluded = [k for k, votes_against in margin.items() if votes_against > 0]
-    contested = [k for k, both in signs.items() if len(both) > 1]
+    contested, what = [k for k, both in signs.items() if len(both) > 1], "both excluded and confirmed"
     if len(excluded) == len(classes):
         least = min(margin.values())
         excluded = [k for k in excluded if margin[k] > least]
         if not excluded:
             problems.add("examples whose answers exclude every class", key, "left out")
             return None
-        contested = [k for k in margin if margin[k] == least]
+        contested, what = [k for k in margin if margin[k] == least], "excluded, as all classes are, but least often"
     if contested:
         counts["contradictions"] += 1
         kept = ", ".join(name for k, name in enumerate(classes) if k not in set(excluded))
         names = ", ".join(classes[k] for k in sorted(contested))
-        text = f"{key}: {names} both excluded and confirmed; possible by majority: {kept}"
+        text = f"{key}: {names} {what}; possible by majority: {kept}"
         problems.add("examples with contradictory answers (majority decides)", text, "note")
     if not excluded:
         problems.add("examples whose answers cancel each other out", key, "left out")

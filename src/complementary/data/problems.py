@@ -42,7 +42,7 @@ class Problems:
         """All problems, or the first ``limit`` of each kind, one per line."""
         lines = []
         for kind, examples in self.found.items():
-            lines.append(f"{kind} ({len(examples):,}):")
+            lines.append(f"{'note: ' if self.levels[kind] == 'note' else ''}{kind} ({len(examples):,}):")
             lines += [f"  {example}" for example in examples[:limit]]
             hidden = len(examples) - len(examples[:limit])
             if hidden:
@@ -72,4 +72,5 @@ class Problems:
         if stops and not skip_bad:
             raise UserError(f"{path}: {count}; nothing was imported. Fix them, or skip the examples.", "skip_bad")
         if errors + left_out:
-            log.warning("%s; those examples are left out, all others are imported", count)
+            kept = "; examples with a note are kept" if self.count("note") else ""
+            log.warning("%s: they are left out, all other examples are imported%s", count, kept)

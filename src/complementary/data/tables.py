@@ -95,6 +95,8 @@ def read_lines(path: Path, known: Collection[str] = ()) -> Lines:
     stated = re.match(r"sep=(.)\r?\n", text, re.IGNORECASE)  # Excel's first line
     separator = stated[1] if stated else _separator(text, known)
     rows = list(_rows(io.StringIO(text, newline=""), separator, path))
+    if text.count('"') % 2 and rows and any("\n" in cell for cell in rows[-1][1]):
+        raise UserError(f"{path}, line {rows[-1][0]}: a quoted cell begins here and does not end; close the quote.")
     return Lines(rows[1:] if stated else rows, separator)
 
 
