@@ -237,6 +237,23 @@ def test_accuracy_estimate_warns_about_images_that_the_encoder_has_seen(tmp_path
     assert model.accuracy_estimate(train.inputs[700:].numpy(), excluded[700:].numpy()).value < 1, "no warning"
 
 
+def test_accuracy_estimate_warns_about_what_a_fine_tuned_encoder_has_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    narrow_networks(monkeypatch)
+    train = data.load("digits").train
+    excluded = labels.draw(train.truth, transitions.uniform(10), 3)
+    images, answers = train.inputs[600:1000].numpy(), excluded[600:1000].numpy()
+    options = {"pretrain_epochs": 1, "self_training": 1, "inputs": "features"}
+    model = ComplementaryClassifier(recipe="self-training", encoder="simsiam", epochs=1, device="cpu", config=options)
+    model.fit(train.inputs[:700].numpy(), excluded[:700].numpy())
+    assert model.predictor_.encoder is None, "the encoder is part of the network"
+    with pytest.warns(UserWarning, match="100 of these 400"):
+        model.accuracy_estimate(images, answers)
+    model.encoder_images_ = None  # as after a fit with an encoder file that does not list them
+    with pytest.warns(UserWarning, match="not known which images the encoder simsiam"):
+        model.accuracy_estimate(images, answers)
+
+
 def test_accuracy_estimate_includes_the_error_of_an_estimated_matrix(digits):
     _, vectors, _, excluded = digits
     known = ComplementaryClassifier(mix="none", epochs=2, batch=128).fit(vectors, excluded)

@@ -238,7 +238,8 @@ def test_to_excluded_keeps_sets(case):
         (["cat", None], None, "Example 1 has no label"),
         ([{"cat"}, {"dog", ""}], None, "Example 1 has no label"),
         ([{"cat"}, set()], ["cat", "dog"], "Example 1 excludes no class"),
-        ([{"cat"}], None, "Example 0 excludes every class"),
+        ([{"cat"}], None, "one class"),
+        (["not cat", "yes dog"], None, "from_answers"),
         (["cat", "dgo"], ["cat", "dog"], "Example 1.*'dgo'.*mean 'dog'"),
         (["cat", "Ship"], ["cat", "dog", "SHIP"], "mean 'SHIP'"),
         (["cat", "zebra"], ["cat", "dog"], "'zebra'.*cat, dog"),
@@ -317,6 +318,8 @@ PETS = ("cat", "dog", "ship")
         pd.DataFrame(NAMED, columns=PETS),
         pd.DataFrame(NAMED, columns=PETS).astype(bool),
         iter(["dog", "cat", "ship"]),
+        ["not dog", "!cat", "not a ship"],
+        pd.Series(["not dog", "not cat", "not ship"], dtype="category"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -335,6 +338,11 @@ def test_encode_uses_the_order_of_the_given_classes():
     assert labels.encode(np.array([20, 10]), [10, 20, 30]).excluded.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert labels.encode([{20.0}, {10}], [10, 20, 30]).excluded.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert labels.encode(np.array([1, -1])).classes == (-1, 1)
+    assert labels.encode(["food", "not food"]).classes == ("food", "not food")
+    assert labels.encode(["not food", "not drink"], ["not food", "not drink", "x"]).excluded.tolist() == [
+        [1, 0, 0],
+        [0, 1, 0],
+    ]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -93,6 +93,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         n_features_in_: Number of features, or of pixels times channels, of an example.
         transition_: The transition matrix that was used, float64 [K, K].
         transition_estimate_: How precise it is, if it was estimated; else None.
+        encoder_: Name of the encoder that computes the inputs of the network or that it was initialized with, or None.
+        encoder_images_: Digests of the images that this encoder was pretrained on, int64 [P] (see
+            `complementary.encoders.seen`); None: not known, or there is no encoder.
 
     Example:
         >>> import numpy as np
@@ -179,6 +182,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.n_features_in_ = int(np.prod(inputs.shape[1:]))
         self.transition_: NDArray[np.float64] = trainer.task.transition.double().cpu().numpy()
         self.transition_estimate_ = trainer.task.transition_estimate
+        used = trainer.encoder
+        self.encoder_ = None if used is None else str(trainer.task.data_summary.get("encoder", self.encoder))
+        self.encoder_images_ = None if used is None else used.seen
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
@@ -240,8 +246,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Accuracy estimated from complementary labels alone, with its 95 % confidence interval.
 
         Args:
-            X: Examples that were not used in training, as in `fit`. If the encoder was pretrained on some of them, a
-                warning says so: the estimate is then too high for new images.
+            X: Examples that were not used in training, as in `fit`. If the encoder was pretrained on some of them, or
+                if it is not known which images it was pretrained on, a warning says so: for new images the estimate may
+                then be too high. This holds for an encoder that stays frozen and for one that was fine-tuned.
             not_y: Their complementary labels, as in `fit`.
             population: ``data``: examples like these; ``balanced``: the same with classes of equal size.
 
@@ -256,12 +263,19 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
 
     def _warn_if_seen(self, X: ArrayLike) -> None:
-        """Warn if the encoder was pretrained on some of the examples."""
-        encoder = self.predictor_.encoder
-        if encoder is None or encoder.seen is None:
+        """Warn if the encoder was pretrained on some of the examples, or if that is not known."""
+        name, seen = getattr(self, "encoder_", None), getattr(self, "encoder_images_", None)
+        if name is None:
+            return
+        if seen is None:
+            warnings.warn(
+                f"It is not known which images the encoder {name} was pretrained on. If these images are among them, "
+                "the estimate is too high for new images.",
+                stacklevel=3,
+            )
             return
         inputs = _check_inputs(X)
-        if count := int(were_seen(inputs, encoder.seen).sum()):
+        if count := int(were_seen(inputs, seen).sum()):
             warnings.warn(
                 f"The encoder was pretrained on {count:,} of these {len(inputs):,} images, which it represents better "
                 "than new ones; for new images the estimate is too high. Use images that it has not seen.",

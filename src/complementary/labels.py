@@ -12,6 +12,7 @@ is known *not* to be of class k.
 """
 
 import difflib
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from complementary.rng import generator
 from complementary.transitions import check_transition
 
 PAPER_SEED = 1126
+NOT_PREFIX = re.compile(r"(?:!|¬|not\s+(?:an?\s+)?)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
 
 # --- random draws -----------------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
         labels: The classes that the examples do not belong to, as numbers from 0 or as names: a vector [N] (one per
             example), a list of sets or lists (several per example), or a 0/1 array [N, K]. Also a pandas Series of
             numbers, names, categories or lists, a DataFrame of names (several columns), or one of 0/1 whose columns are
-            the classes.
+            the classes. If all labels begin with "not " or "!", that is removed: "not cat" is the same as "cat".
         classes: The classes in the order of the columns, or their number K. None: for names, the categories of a pandas
             Series, the columns of a DataFrame of 0/1, else all names, sorted; for numbers, 0 to the largest one.
 
@@ -246,7 +249,8 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
             return [[label for label in row if not _is_missing(label)] for row in labels.tolist()], None
     elif hasattr(labels, "cat") and hasattr(labels.cat, "categories"):  # Series of categories
         categories = labels.cat.categories.tolist()
-        names = _check_names(categories) if all(isinstance(name, str) for name in categories) else None
+        usual = all(isinstance(name, str) and not NOT_PREFIX.fullmatch(name) for name in categories)
+        names = _check_names(categories) if usual else None
         labels = labels.tolist()
     elif hasattr(labels, "to_numpy"):  # Series
         labels = labels.to_numpy()
@@ -295,6 +299,7 @@ def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int 
                 raise UserError(f"Example {i} is {label!r}, but other labels are names; use names or numbers only.")
             example.append(i)
             flat.append(label)
+    flat = _without_not(flat, names)
     if names is None:
         names = tuple(sorted({str(label) for label in flat}))
         if count is not None and count != len(names):
@@ -309,6 +314,18 @@ def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int 
     excluded = torch.zeros(len(rows), len(names), dtype=torch.uint8)
     excluded[torch.tensor(example, dtype=torch.long), torch.tensor([number[x] for x in flat], dtype=torch.long)] = 1
     return Encoded(check_excluded(excluded), names)
+
+
+def _without_not(flat: list[Hashable], names: tuple[Hashable, ...] | None) -> list[Hashable]:
+    """The class names in answers such as ``not cat`` or ``!cat``, if all labels are written so; else the labels."""
+    distinct = {label: NOT_PREFIX.fullmatch(label) if isinstance(label, str) else None for label in set(flat)}
+    if names is not None and all(label in names for label in distinct):
+        return flat
+    if all(distinct.values()):
+        return [distinct[label][1] for label in flat]  # type: ignore[index]
+    if any(distinct.values()) and all(found or YES_PREFIX.fullmatch(str(label)) for label, found in distinct.items()):
+        raise UserError("Some labels say yes and some say not; convert them first with labels.from_answers(yes, no).")
+    return flat
 
 
 def unknown_class(name: object, classes: Sequence[Hashable]) -> str:
@@ -394,6 +411,8 @@ def check_excluded(excluded: Tensor) -> Tensor:
     if len(excluded) == 0:
         raise UserError(f"Labels have shape {list(excluded.shape)}; there must be at least one example, N > 0.")
     count, classes = excluded.sum(1), excluded.shape[1]
+    if classes < 2 and bool((count > 0).all()):
+        raise UserError("The labels name one class; at least two are needed. List all classes.", "classes")
     for bad, what in ((count == 0, "no class"), (count == classes, "every class")):
         if bad.any():
             raise UserError(
