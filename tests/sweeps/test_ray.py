@@ -16,17 +16,19 @@ from complementary.training.run import run
 from tests.helpers import run_files
 
 ray = pytest.importorskip("ray")
-EPOCHS = 80
+EPOCHS = 40
 
 
 @pytest.fixture
 def cluster():
-    """A head without cores and two nodes with one core each."""
+    """The head and another node, with one core each -> the cluster, the other node."""
     from ray.cluster_utils import Cluster
 
     memory = {"object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **memory})
-    yield cluster, [cluster.add_node(num_cpus=1, **memory) for _ in range(2)]
+    checks = {"health_check_period_ms": 500, "health_check_failure_threshold": 5}  # a dead node is noticed after 2.5 s
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": checks, **memory}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster, cluster.add_node(num_cpus=1, **memory)
     ray.shutdown()
     cluster.shutdown()
 
@@ -54,14 +56,14 @@ class KillNode(RayExecutor):
 
 @pytest.mark.slow
 def test_cells_of_a_killed_node_resume_to_the_same_bytes_and_end_once(tmp_path, quick, cluster, monkeypatch):
-    cluster, nodes = cluster
+    cluster, node = cluster
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
     folder = SweepFolder(tmp_path / "sweep")
     base = quick.with_(mix="none", epochs=EPOCHS)
     cells = [Cell(base.with_(seed=seed), f"seed={seed}") for seed in range(3)]
     with folder.claim():
-        executor = KillNode(folder, cells, lambda: cluster.remove_node(nodes[1], allow_graceful=False))
+        executor = KillNode(folder, cells, lambda: cluster.remove_node(node, allow_graceful=False))
         try:
             outcome = Sweep(cells, folder, executor).run()
         finally:
