@@ -36,10 +36,12 @@ class Smoke:
 
 
 def small(study: Study) -> Study:
-    """The study on the digits, each method once: the first entry of each method and group."""
+    """The study on the digits, each method once: the first entry of each method and group (or loss)."""
     entries: dict[tuple[str, str], Entry] = {}
+    by_loss = study.across and not any(entry.group for entry in study.entries)
     for entry in study.entries:
-        entries.setdefault((entry.method, entry.group), replace(entry, setting=_small(entry.setting)))
+        group = entry.setting.loss if by_loss else entry.group
+        entries.setdefault((entry.method, group), replace(entry, setting=_small(entry.setting)))
     return replace(study, entries=tuple(entries.values()), seeds=1)
 
 
