@@ -21,5 +21,9 @@ def read(path: str) -> np.ndarray:
 
 
 for path in sys.argv[2:]:
-    ((row,),) = session.run(None, {"inputs": read(path)})
+    try:
+        ((row,),) = session.run(None, {"inputs": read(path)})
+    except OSError as error:  # not an image, or a damaged one
+        print(f"{path}: {error}", file=sys.stderr)
+        continue
     print(f"{path},{facts['classes'][row.argmax()]},{row.max():.4f}")

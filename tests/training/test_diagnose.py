@@ -208,14 +208,17 @@ def test_annotators_and_names_come_with_the_data(tmp_path, monkeypatch):
     with np.load(tmp_path / "x.npz") as content:
         np.save(tmp_path / "vectors.npy", content["inputs"])
     rows = [f"{i},not class {k},{name}" for i, (k, name) in enumerate(zip(not_y, who, strict=True))]
+    rows += [f"0,yes class {(truth[0] + 1) % K},joe"]  # a wrong answer that excludes the other classes
     (tmp_path / "answers.csv").write_text("\n".join(["id,answer,annotator", *rows]) + "\n")
     import_dataset(tmp_path / "vectors.npy", "blobs", tmp_path / "answers.csv")
     run(CONFIG.with_(data="blobs"), tmp_path / "run", device="cpu")
     report = diagnose(tmp_path / "run", folds=3, device="cpu", baselines=False)
     (name, answers, rate), *others = report.annotators
-    assert (name, answers) == ("joe", int((who == "joe").sum()))
+    assert (name, answers) == ("joe", int((who == "joe").sum()) + 1)
     assert rate.value == pytest.approx(0.3, abs=4 * rate.error)
     assert all(other[2].value < 0.1 for other in others)
     first = next(csv.DictReader(io.StringIO(report.answers_csv())))
     assert first["annotator"] == "joe"
-    assert careless[int(first["example"])]
+    assert careless[int(first["example"])] or first["example"] == "0"
+    yes = [row for row in csv.DictReader(io.StringIO(report.answers_csv(len(rows)))) if row["answer"].startswith("yes")]
+    assert [(row["example"], row["annotator"]) for row in yes] == [("0", "joe")], "listed once"

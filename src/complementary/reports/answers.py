@@ -78,6 +78,7 @@ class RankedAnswers:
         answer: The class that the answer excludes, int [M].
         quality: Probability that the answer is right, [M].
         predicted: The most probable class of the example, before its answers are considered, int [M].
+        probability: Probability of the excluded class, after calibration and before the answers are considered, [M].
         is_issue: Whether the answer looks wrong, bool [M].
         noise: The estimated errors.
     """
@@ -86,6 +87,7 @@ class RankedAnswers:
     answer: NDArray[np.int64]
     quality: NDArray[np.float64]
     predicted: NDArray[np.int64]
+    probability: NDArray[np.float64]
     is_issue: NDArray[np.bool_]
     noise: AnswerNoise
 
@@ -223,8 +225,15 @@ def rank_answers(
         issue = predicted[example] == answer
     if filter_by != "predicted_class" and noise.p_value > SIGNIFICANCE:
         issue = torch.zeros_like(issue)
+    calibrated = (probabilities.clamp_min(1e-12).log() / noise.temperature).softmax(1)
     return RankedAnswers(
-        example.numpy(), answer.numpy(), 1 - score.numpy(), predicted[example].numpy(), issue.numpy(), noise
+        example.numpy(),
+        answer.numpy(),
+        1 - score.numpy(),
+        predicted[example].numpy(),
+        calibrated[example, answer].numpy(),
+        issue.numpy(),
+        noise,
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from complementary.errors import import_optional
 from complementary.reports import figures
+from complementary.reports.answers import SIGNIFICANCE
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions
 from complementary.reports.run_report import Accuracy, ClassRow, RunReport, describe_noise, percent
@@ -126,22 +127,24 @@ def _answers(report: RunReport, csv_name: str | None, top: int) -> list[str]:
     ranked = report.answers
     if ranked is None:
         return []
-    link = "" if csv_name is None else f' All of them: <a href="{html.escape(csv_name)}">{html.escape(csv_name)}</a>.'
+    link = "" if csv_name is None else f' More of them: <a href="{html.escape(csv_name)}">{html.escape(csv_name)}</a>.'
     parts = [f"<p>{html.escape(describe_noise(ranked, report.issues)).capitalize()}.{link}</p>"]
     tiles = []
-    for place in range(min(top, len(ranked.example))):
-        example, answer = int(ranked.example[place]), int(ranked.answer[place])
-        wrong = 1 - float(ranked.quality[place])
-        who = report.annotator_of.get((example, answer), "")
+    significant = ranked.noise.p_value <= SIGNIFICANCE
+    for found in report.ranked(top):
+        place = found.place
+        wrong = f"{100 * (1 - float(ranked.quality[place])):.0f} % likely wrong"
+        wrong += "" if ranked.is_issue[place] else " (not flagged)"
+        excluded = f"{html.escape(found.excluded)}: {100 * float(ranked.probability[place]):.0f} % by the model"
         lines = [
-            f"<b>{html.escape(report.name_of(example))}</b>",
-            f'answer: <span class="flag">not {html.escape(report.classes[answer])}</span>',
+            f"<b>{html.escape(report.name_of(found.example))}</b>",
+            f'answer: <span class="flag">{html.escape(found.text)}</span>',
             f"model: {html.escape(report.classes[int(ranked.predicted[place])])}",
-            f"{100 * wrong:.0f} % likely wrong" + ("" if ranked.is_issue[place] else " (not flagged)"),
-            *([f"by {html.escape(who)}"] if who else []),
+            wrong if significant else excluded,
+            *([f"by {html.escape(found.annotator)}"] if found.annotator else []),
             *([] if report.out_of_sample[place] else ["<i>in sample</i>"]),
         ]
-        tiles.append(_tile(report, example, lines))
+        tiles.append(_tile(report, found.example, lines))
     return [*parts, f'<div class="tiles">{"".join(tiles)}</div>']
 
 

@@ -1,6 +1,7 @@
 """The content of the report of a run, and its summary as text. `run_page` makes an HTML page of it."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,25 @@ class Uncertain:
 
 
 @dataclass(frozen=True)
+class Suspicious:
+    """A line of the list of suspicious answers.
+
+    Attributes:
+        place: Position in the ranking.
+        example: Position of the example.
+        excluded: Name of the class that is excluded and looks right.
+        text: The answer in words, such as "not cat" or "yes dog".
+        annotator: Who gave it, or "".
+    """
+
+    place: int
+    example: int
+    excluded: str
+    text: str
+    annotator: str
+
+
+@dataclass(frozen=True)
 class RunReport:
     """Everything that the report of a run says. Estimates need no true labels; what does is marked oracle.
 
@@ -91,6 +111,8 @@ class RunReport:
         notes: Sentences about what was not possible, or holds with a reservation.
         names: Name of each example, such as its file; None: its number.
         images: The images of the examples that are shown, by position: uint8 [C, H, W].
+        annotator_of: Who gave a suspicious answer, by example and excluded class.
+        given_as: The words of an answer such as "yes cat" that excludes several classes, by example and excluded class.
     """
 
     title: str
@@ -109,6 +131,7 @@ class RunReport:
     names: list[str] | None = None
     images: dict[int, Tensor] = field(default_factory=dict)
     annotator_of: dict[tuple[int, int], str] = field(default_factory=dict)
+    given_as: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def name_of(self, example: int) -> str:
         """How the example is called in tables."""
@@ -119,28 +142,42 @@ class RunReport:
         """Number of answers that look wrong."""
         return 0 if self.answers is None else int(self.answers.is_issue.sum())
 
+    def ranked(self, limit: int) -> Iterator["Suspicious"]:
+        """The first answers of the ranking; one that excludes several classes, such as "yes cat", comes once."""
+        answers, listed = self.answers, set[tuple[int, str]]()
+        for place in range(0 if answers is None else len(answers.example)):
+            assert answers is not None
+            if len(listed) >= limit:
+                return
+            example, answer = int(answers.example[place]), int(answers.answer[place])
+            text = self.given_as.get((example, answer), f"not {self.classes[answer]}")
+            if (example, text) not in listed:
+                listed.add((example, text))
+                who = self.annotator_of.get((example, answer), "")
+                yield Suspicious(place, example, self.classes[answer], text, who)
+
     def answers_csv(self, limit: int | None = None) -> str:
         """Suspicious answers as CSV, to send back to the annotators.
 
         Args:
             limit: Number of rows at most; None: the issues, but at least 50 answers.
         """
-        header = ["rank", "example", "answer", "model_says", "probability_wrong", "looks_wrong", "annotator", "basis"]
+        header = ["rank", "example", "answer", "model_says", "excluded_class_probability", "probability_wrong"]
+        header += ["looks_wrong", "annotator", "basis"]
         rows: list[list[Any]] = []
-        ranked = self.answers
-        count = 0 if ranked is None else len(ranked.example)
-        for place in range(min(count, max(self.issues, 50) if limit is None else limit)):
-            assert ranked is not None
-            example, answer = int(ranked.example[place]), int(ranked.answer[place])
+        for found in self.ranked(max(self.issues, 50) if limit is None else limit):
+            assert self.answers is not None
+            ranked, place = self.answers, found.place
             rows.append(
                 [
-                    place + 1,
-                    str(example) if self.names is None else self.names[example],
-                    f"not {self.classes[answer]}",
+                    len(rows) + 1,
+                    str(found.example) if self.names is None else self.names[found.example],
+                    found.text,
                     self.classes[int(ranked.predicted[place])],
+                    f"{ranked.probability[place]:.3f}",
                     f"{1 - ranked.quality[place]:.3f}",
                     "yes" if ranked.is_issue[place] else "no",
-                    self.annotator_of.get((example, answer), ""),
+                    found.annotator,
                     "out of sample" if self.out_of_sample[place] else "in sample",
                 ]
             )
@@ -181,7 +218,10 @@ def describe_noise(answers: RankedAnswers, issues: int) -> str:
     if noise.error == 0:  # the transition matrix says so
         rate = f"{100 * noise.rate:.1f} % of {count:,} are wrong, by the transition matrix"
     if noise.p_value > SIGNIFICANCE:
-        return f"there is no significant sign of wrong ones among {count:,} (p = {noise.p_value:.2g})"
+        return (
+            f"there is no significant sign of wrong ones among {count:,} (p = {noise.p_value:.2g}), which may also "
+            "mean that the model is too weak to tell; the most suspicious ones come first"
+        )
     if issues == 0:
         return f"{rate}; no single one is clearly wrong"
     precision = f"{100 * answers.expected_precision:.0f} %"

@@ -14,6 +14,7 @@ from complementary import scores
 from complementary.clusters.compare import MAX_EXAMPLES, cross_fit_linear, fit_linear, reduce
 from complementary.config import Config
 from complementary.data.rows import rows_of
+from complementary.data.selection import label_source
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
@@ -92,8 +93,8 @@ def diagnose(
         confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
         calibrations.append(calibration(test, truth=truth))
     uncertain = _uncertain(run, judged, top)
-    shown = {int(i) for i in answers.example[:top]} | {row.example for row in uncertain}
-    return RunReport(
+    annotator_of, given_as = _as_given(run, answers, max(4 * top, 200))
+    report = RunReport(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
         classes=run.predictor.classes,
         accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth),
@@ -108,9 +109,11 @@ def diagnose(
         basis=_basis(run, noise, held_probabilities),
         notes=notes + list(run.result.get("estimate_notes") or []),
         names=_names(run),
-        images=_images(run, shown),
-        annotator_of=_annotator_of(run, answers, max(top, 50)),
+        annotator_of=annotator_of,
+        given_as=given_as,
     )
+    shown = {found.example for found in report.ranked(top)} | {row.example for row in uncertain}
+    return dataclasses.replace(report, images=_images(run, shown))
 
 
 # --- cross-fitting and answers ----------------------------------------------------------------------------------------
@@ -205,19 +208,34 @@ def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
     return with_errors(given, noise.rate)
 
 
-def _annotator_of(run: FinishedRun, answers: RankedAnswers, top: int) -> dict[tuple[int, int], str]:
-    """Who gave the suspicious answers, by example and excluded class."""
+def _as_given(
+    run: FinishedRun, answers: RankedAnswers, top: int
+) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int], str]]:
+    """Who gave the suspicious answers and, for "yes cat", in which words; both by example and excluded class."""
     given = run.dataset.answers
-    if given is None or not given.annotators:
-        return {}
-    wanted = max(top, int(answers.is_issue.sum()))
-    pairs = zip(answers.example[:wanted].tolist(), answers.answer[:wanted].tolist(), strict=True)
-    found: dict[tuple[int, int], str] = {}
-    names = given.annotator_names()
-    for example, answer in pairs:
-        rows = ((given.example == run.index[example]) & (given.excluded[:, answer] > 0)).nonzero()[:, 0].tolist()
-        found[example, answer] = ";".join(dict.fromkeys(names[row] for row in rows if names[row]))
-    return found
+    if given is None:
+        return {}, {}
+    wanted = max(top, 4 * int(answers.is_issue.sum()))
+    who: dict[tuple[int, int], str] = {}
+    words: dict[tuple[int, int], str] = {}
+    names, classes = given.annotator_names(), run.predictor.classes
+    order = given.example.argsort(stable=True)
+    sorted_examples = given.example[order]
+    for example, answer in zip(answers.example[:wanted].tolist(), answers.answer[:wanted].tolist(), strict=True):
+        place = run.index[example]
+        first, last = (int(torch.searchsorted(sorted_examples, place, right=right)) for right in (False, True))
+        rows = [row for row in order[first:last].tolist() if given.excluded[row, answer] > 0]
+        who[example, answer] = ";".join(dict.fromkeys(names[row] for row in rows if names[row]))
+        meant = {_confirmed(given.excluded[row], classes) for row in rows}
+        if len(meant) == 1 and (name := meant.pop()) is not None:
+            words[example, answer] = f"yes {name}"
+    return {pair: names for pair, names in who.items() if names}, words
+
+
+def _confirmed(excluded: Tensor, classes: tuple[str, ...]) -> str | None:
+    """The only class that an answer, 0/1 [K], leaves possible; None: it leaves several, or there are only two."""
+    possible = (excluded == 0).nonzero()[:, 0].tolist()
+    return classes[possible[0]] if len(possible) == 1 and len(classes) > 2 else None
 
 
 def _annotators(run: FinishedRun, judged: _Judged) -> list[tuple[str, int, Estimated]]:
@@ -438,7 +456,7 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     per_example = float(run.excluded.sum()) / max(1, len(run.excluded))
     rows = [
         ("data", f"{config.dataset.data}: {len(run.index):,} examples, {int(run.held_out.sum()):,} of them held out"),
-        ("answers", f"{int(run.excluded.sum()):,}, {per_example:.2f} per example, from: {config.dataset.labels}"),
+        ("answers", f"{int(run.excluded.sum()):,}, {per_example:.2f} per example, {_describe_labels(run)}"),
         ("transition matrix", _describe_matrix(run)),
         ("wrong answers", f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"),
         ("encoder", str(summary.get("encoder", "none; trained from the raw inputs"))),
@@ -456,6 +474,11 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     if summary.get("uses_oracle"):
         rows.append(("oracle", "this run was trained with the help of true labels"))
     return rows
+
+
+def _describe_labels(run: FinishedRun) -> str:
+    source = label_source(run.config, run.dataset)
+    return "as given with the data" if source == "given" else f"drawn from the true labels: {source}"
 
 
 def _describe_matrix(run: FinishedRun) -> str:

@@ -41,10 +41,7 @@ CHECKED = (1, 3)  # batch sizes of the comparison
 INPUT, OUTPUT = "inputs", "probabilities"
 MEASURES = {  # of result.json
     "estimated_accuracy_selected": "estimated accuracy, without true labels",
-    "estimated_accuracy_low": "its 95 % interval begins at",
-    "estimated_accuracy_high": "and ends at",
     "estimated_seen_accuracy_selected": "the same on images that the encoder was pretrained on",
-    "estimated_seen_accuracy_error": "its standard error",
     "accuracy_selected": "test accuracy, epoch selected without true labels (oracle)",
     "accuracy_last": "test accuracy, last epoch (oracle)",
 }
@@ -345,13 +342,16 @@ def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
         "How it was trained": [
             f"- Data: {dataset['data']}, {summary.get('examples', 0):,} examples, {summary.get('held_out', 0):,} more "
             "held out",
-            f"- Complementary labels: {dataset['labels']}" + (f", {sum(labels):,} in all" if labels else ""),
-            f"- Transition matrix: {training['transition']}",
+            f"- Complementary labels: {sum(labels):,}" if labels else "- Complementary labels: number not known",
+            f"- Options: labels {dataset['labels']}, transition {training['transition']}, recipe {training['recipe']}",
             f"- Encoder: {summary.get('encoder', 'none')}",
             f"- Loss {training['loss']}, mixing {config['mixing']['mix']}, seed {config['seed']}",
             f"- Configuration: {result['config_hash'][:16]}",
         ],
-        "How good it is": [f"- {text}: {_value(result[key])}" for key, text in MEASURES.items() if _known(result, key)],
+        "How good it is": [
+            *(f"- {text}: {_value(result, key)}" for key, text in MEASURES.items() if _known(result, key)),
+            *(f"- {note}" for note in result.get("estimate_notes") or ()),
+        ],
         "Limits": [
             "- Estimates without true labels hold for examples like those of the training, and for answers that follow "
             "the transition matrix.",
@@ -366,8 +366,12 @@ def _known(result: dict[str, Any], key: str) -> bool:
     return isinstance(result.get(key), int | float)
 
 
-def _value(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def _value(result: dict[str, Any], key: str) -> str:
+    """A value in percent, with its 95 % interval if the result has one."""
+    ends = [key.replace("_selected", end) for end in ("_low", "_high")]
+    known = key.startswith("estimated") and all(_known(result, end) for end in ends)
+    interval = f" (95 % interval {100 * result[ends[0]]:.1f} to {100 * result[ends[1]]:.1f} %)" if known else ""
+    return f"{100 * min(1.0, max(0.0, result[key])):.1f} %{interval}"  # an unbiased estimate may lie outside
 
 
 def model_card(predictor: Predictor, written: dict[str, Path], sections: dict[str, list[str]] | None = None) -> str:
