@@ -59,7 +59,7 @@ def test_paper_runs_shows_exports_and_pages_a_study(cll, tiny, tmp_path):  # noq
     page = ("paper", "page", "--out", "page.md", "--store", "results/paper")
     assert cll(*page)[:2] == (0, "page.md\n")
     text = (tmp_path / "page.md").read_text()
-    assert "| tiny | nowhere | 3 | 3 of 3; 2 seeds; 1 epochs | 1 of 3; 0 to 1 seeds; 1 epochs | 0 of 3 |" in text
+    assert "| tiny | nowhere | 3 of 3 | 3 of 3; 2 seeds; 1 epochs | 1 of 3; 0 to 1 seeds; 1 epochs | 0 of 3 |" in text
     assert "|\n\n![Digits, protocol ours](paper/tiny-ours.png)\n" in text
     assert [path.name for path in (tmp_path / "paper").iterdir()] == ["tiny-ours.png"]
     assert cll(*page, "--check")[0] == 0

@@ -82,9 +82,9 @@ the results, `cll paper page` makes this page again. `cll paper smoke` tries eve
 PRECISION_INTRO = """Runs on a GPU use bf16. Here the same runs were repeated with fp32 (no TF32), with the same labels,
 initial weights and order of the examples; ± is the standard error of the mean difference.
 """
-TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent. Columns without
-any run are left out. Figures without a study: Fig. 1 is a drawing of the method; Fig. 8 (classes and labels of the
-setups) is drawn by `cll data show`.
+TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent; -: not run, or not
+published. Columns and losses without any run are left out. Figures without a study: Fig. 1 is a drawing of the method;
+Fig. 8 (classes and labels of the setups) is drawn by `cll data show`.
 """
 
 
@@ -304,14 +304,16 @@ def is_printed_table(study: Study) -> bool:
 def printed_table(found: Sequence[EntryResult]) -> Table:
     """A table in the paper's form: rows are losses and methods, columns datasets and ratios.
 
-    Cells are ``ours (seeds) / published``. Columns without any run are left out.
+    Cells are ``ours (seeds) / published``. Columns and losses without any run are left out, and empty rows.
     """
     columns = dict.fromkeys(_column(each) for each in found if each.ours is not None)
     cells = {(_column(each), each.entry.setting.loss, each.entry.method): each for each in found}
+    losses = {each.entry.setting.loss for each in found if each.ours is not None}
     rows = []
     for loss, method in dict.fromkeys((each.entry.setting.loss, each.entry.method) for each in found):
         shown = [_ours_and_published(cells.get((column, loss, method))) for column in columns]
-        rows.append([loss, method, *shown])
+        if loss in losses and any(shown):
+            rows.append([loss, method, *shown])
     return Table("", ["loss", "method", *columns], rows, 2)
 
 
@@ -355,18 +357,31 @@ def _seeds(now: Progress) -> str:
 
 
 def _overview(results: Results) -> str:
-    header = ["study", "in the paper", "published numbers", *(f"settings run, {protocol}" for protocol in PROTOCOLS)]
+    header = [
+        "study",
+        "in the paper",
+        "published numbers run",
+        *(f"settings run, {protocol}" for protocol in PROTOCOLS),
+    ]
     rows, waiting = [], []
     for study in STUDIES.values():
         known = {protocol: progress(study, results, protocol) for protocol in study.protocols}
         if any(now.started for now in known.values()):
             cells = [_progress(known[protocol]) if protocol in known else "" for protocol in PROTOCOLS]
-            rows.append([study.name, study.source, str(len(study.published) or ""), *cells])
+            rows.append([study.name, study.source, _published_run(study, results), *cells])
         else:
             waiting.append(_waiting(study))
     parts = [ADD, _used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
     parts += ["Not run:\n", "\n".join(waiting) + "\n"] if waiting else []
     return "\n".join(parts) + _origins(results)
+
+
+def _published_run(study: Study, results: Results) -> str:
+    """How many of its published numbers have a run under some protocol: ``38 of 120``; '' if nothing was published."""
+    find = results.find_noise if study.runner == "noise" else results.find
+    wanted = [entry for entry in study.entries if entry.published is not None]
+    run = [entry for entry in wanted if any(find(entry.setting, protocol).rows for protocol in PROTOCOLS)]
+    return f"{len(run)} of {len(wanted)}" if wanted else ""
 
 
 def _progress(now: Progress) -> str:

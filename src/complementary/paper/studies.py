@@ -376,8 +376,9 @@ _ALL = (
         _noise(),
         runner="noise",
         pairs=NO_PAIRS,
-        note="Counted with the true labels, before any training. Under the protocol paper an example may be its own "
-        "partner, and labels do not vary with the seed; stored clusters do not vary under either protocol.",
+        note="Group: the encoder, if it is not SimSiam. Counted with the true labels, before any training. Under the "
+        "protocol paper an example may be its own partner, and labels do not vary with the seed; stored clusters do not "
+        "vary under either protocol.",
     ),
     Study(
         "noise-accuracy",
