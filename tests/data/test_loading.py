@@ -1,4 +1,5 @@
 import gzip
+import importlib.util
 import os
 import pickle
 import subprocess
@@ -11,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import complementary
-from complementary.data import REGISTRY, cache, load
+from complementary.data import REGISTRY, cache, load, loading
 from complementary.data.loading import assemble, obtain, order_by_name
 from complementary.errors import UserError
 
@@ -181,6 +183,20 @@ def test_load_clcifar_with_its_own_images(tiny, tiny_folder, root, monkeypatch):
     assert dataset.train.excluded.tolist() == [[1, 0, 1]] * 12
     assert dataset.train.truth.tolist() == [1] * 12
     assert len(dataset.test) == 6
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_load_digits_equals_those_of_scikit_learn(monkeypatch, found):
+    """Read from its file or, where that is not found, by its function; each call returns its own tensors."""
+    if not found:
+        monkeypatch.setattr(loading, "_read_digits", loading._read_digits.__wrapped__)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    source = load_digits()
+    load("digits").train.inputs.zero_()
+    dataset, test = load("digits"), np.arange(1797) % 5 == 0
+    for split, part in ((dataset.train, ~test), (dataset.test, test)):
+        np.testing.assert_array_equal(split.inputs[:, 0], np.rint(source.images[part] * 255 / 16))
+        np.testing.assert_array_equal(split.truth, source.target[part])
 
 
 def test_load_of_an_unknown_name_lists_the_choices(root):

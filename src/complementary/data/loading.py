@@ -1,5 +1,7 @@
 """Load a dataset by name: from the cache, or from the first source that has it; checked against the registry."""
 
+import functools
+import importlib.util
 import logging
 import shutil
 from collections.abc import Mapping
@@ -75,13 +77,25 @@ def _load_own(name: str) -> Dataset:
 
 def load_digits() -> Dataset:
     """The handwritten digits of scikit-learn, images uint8 [N, 1, 8, 8]. Every fifth is a test image."""
-    source = import_optional("sklearn.datasets", "The dataset digits").load_digits()
-    images = torch.from_numpy(np.rint(source.images * (255 / 16)).astype(np.uint8))[:, None]
-    truth = torch.from_numpy(source.target).long()
+    pixels, digits = _read_digits()
+    images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)
+    truth = torch.from_numpy(digits).long()
     test = torch.arange(len(images)) % 5 == 0
     train, held = (Split(images[part].contiguous(), truth[part]) for part in (~test, test))
     spec = REGISTRY["digits"]
     return Dataset(spec.name, train, held, spec.classes, spec.mean, spec.std, spec.flip)
+
+
+@functools.cache
+def _read_digits() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pixels from 0 to 16 [N, 64] and digits [N]. The import of scikit-learn, which takes a second, is avoided."""
+    package = importlib.util.find_spec("sklearn")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        if (file := Path(folder) / "datasets/data/digits.csv.gz").exists():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
+    source = import_optional("sklearn.datasets", "The dataset digits").load_digits()
+    return source.data, source.target
 
 
 def _load_npz(path: Path) -> Dataset:
