@@ -11,6 +11,7 @@ from complementary.paper.compare import (
     EntryResult,
     common,
     comparable,
+    contrasts,
     entry_results,
     lengths,
     show_published,
@@ -43,6 +44,9 @@ WORDS = f"""| word | meaning |
 | none, mixup | no mixing; Mixup of an example with any other one, images and labels alike |
 | icm, micm | Mixup with one (two) other examples of the same cluster; clusters by k-means on self-supervised features |
 | extra-class, intra-class | oracles: Mixup with pairs that the true labels allow (no noisy pair; the same class) |
+| same-excluded | Mixup of examples with the same complementary label |
+| new-data, soft-label, hard-label | ICM of images and labels; of labels alone; with both labels in full on one image |
+| group | what else differs: the network, the encoder, the augmentation |
 | noise ratio | share of mixes in which a label excludes the true class of another member; needs true labels |
 | s-nl, fwd, dm, s-exp | the four complementary losses of the paper |
 | ρ, bias | ratio of the largest to the smallest class; ratio of the biased complementary labels (1: none) |
@@ -243,7 +247,7 @@ def _all_studies(results: Results, links: Links) -> list[str]:
     parts, lonely = [], []
     for study in STUDIES.values():
         known = {protocol: _runs_of(study, results, protocol) for protocol in study.protocols}
-        shown = [protocol for protocol, found in known.items() if _has_section(study, found)]
+        shown = [protocol for protocol, found in known.items() if _has_section(study, found, results, protocol)]
         parts += [_section(study, results, protocol, links) for protocol in shown]
         counts = [f"{protocol} {len(found)} of {len(study.entries)}" for protocol, found in known.items() if found]
         if counts and not shown:
@@ -260,8 +264,13 @@ def _runs_of(study: Study, results: Results, protocol: Protocol) -> list[EntryRe
     return [each for each in entry_results(study, results, protocol) if each.ours is not None]
 
 
-def _has_section(study: Study, found: Sequence[EntryResult]) -> bool:
-    return bool(found) if study.runner == "gradients" else comparable(study, found)
+def _has_section(study: Study, found: Sequence[EntryResult], results: Results, protocol: Protocol) -> bool:
+    """Whether something can be compared; for a study of tests, whether there is one."""
+    if study.runner == "gradients":
+        return bool(found)
+    if study.plot == "none":
+        return any(pair.ours and pair.ours.p is not None for pair in contrasts(study, results, protocol))
+    return comparable(study, found)
 
 
 def _section(study: Study, results: Results, protocol: Protocol, links: Links) -> str:
@@ -274,6 +283,8 @@ def _section(study: Study, results: Results, protocol: Protocol, links: Links) -
         return "\n".join(
             [title, *caption, first, *figure, _folded("Last and selected epoch, differences, tests", made)]
         )
+    if study.plot == "none":
+        return "\n".join([title, *caption, _markdown(*made[1:]), _folded("All numbers", made[:1])])
     if study.plot == "rows":
         return "\n".join([title, *caption, *figure, _folded("All numbers, differences, tests", made)])
     rest = [_folded("Differences and tests", made[1:])] if len(made) > 1 else []

@@ -377,8 +377,8 @@ _ALL = (
         runner="noise",
         pairs=NO_PAIRS,
         note="Group: the encoder, if it is not SimSiam. Counted with the true labels, before any training. Under the "
-        "protocol paper an example may be its own partner, and labels do not vary with the seed; stored clusters do not "
-        "vary under either protocol.",
+        "protocol paper an example may be its own partner, and labels do not vary with the seed; stored clusters never "
+        "vary.",
     ),
     Study(
         "noise-accuracy",
