@@ -4,7 +4,8 @@
     python -m benchmarks.scale vectors 500000 2000000 --out results/scale/vectors.json
     python -m benchmarks.scale vectors 10000000 --no-csv --out results/scale/vectors-10m.json
     python -m benchmarks.scale images 20000 60000 1000000 --only predict --out results/scale/predict.json
-    python -m benchmarks.scale images 20000 60000 --only predict --encoder patches --out results/scale/patches.json
+    python -m benchmarks.scale images 20000 --only predict --encoder patches --out results/scale/predict-patches.json
+    python -m benchmarks.scale vectors 500000 2000000 10000000 --only predict --out results/scale/predict-vectors.json
     python -m benchmarks.scale --page results/scale/*.json
 
 Data are generated in a temporary folder and deleted afterwards. Every stage is a command in its own process with one
@@ -114,8 +115,15 @@ def write_images(folder: Path, count: int, as_files: bool = True) -> None:
     write_table(folder / "rows.csv", map(str, range(count)), not_y)
 
 
-def write_vectors(folder: Path, count: int, with_csv: bool = True) -> None:
-    """Write vectors float32 [N, 64] around a center per class as .npy, and with their labels as .npz; the answers."""
+def write_vectors(folder: Path, count: int, with_csv: bool = True, with_labels: bool = True) -> None:
+    """Write vectors float32 [N, 64] around a center per class.
+
+    Args:
+        folder: Where to write: all vectors as ``new.npy``, the first ones with labels as ``small.npz``.
+        count: Number of vectors.
+        with_csv: Also write the answers as CSV.
+        with_labels: Also write all vectors with their labels as ``all.npz``.
+    """
     truth, not_y = labels_of(count)
     centers = np.random.default_rng(1).normal(size=(CLASSES, DIMENSIONS)).astype(np.float32) * 0.5
     vectors = np.lib.format.open_memmap(folder / "new.npy", "w+", np.float32, (count, DIMENSIONS))
@@ -124,8 +132,10 @@ def write_vectors(folder: Path, count: int, with_csv: bool = True) -> None:
         noise = np.random.default_rng((2, start)).standard_normal((len(part), DIMENSIONS), np.float32)
         vectors[start : start + BLOCK] = centers[part] + noise
     vectors.flush()
-    np.savez(folder / "all.npz", inputs=vectors, not_y=not_y.astype(np.uint8), classes=NAMES)
-    if with_csv:
+    np.savez(folder / "small.npz", inputs=vectors[:SMALL], not_y=not_y[:SMALL], classes=NAMES)
+    if with_labels:
+        np.savez(folder / "all.npz", inputs=vectors, not_y=not_y.astype(np.uint8), classes=NAMES)
+    if with_csv and with_labels:
         write_table(folder / "answers.csv", map(str, range(count)), not_y)
 
 
@@ -152,9 +162,10 @@ def stages(kind: str, folder: Path, with_csv: bool = True) -> list[Stage]:
     return [Stage(name, tuple(map(str, words))) for name, words in commands.items()]
 
 
-def prediction_stages(folder: Path, encoder: str | None) -> list[Stage]:
-    """A training on a few images, with features of the encoder if one is given, and the prediction of all."""
-    model = ("--model", "cnn") if encoder is None else ("--inputs", "features", "--encoder", encoder)
+def prediction_stages(kind: str, folder: Path, encoder: str | None) -> list[Stage]:
+    """A training on a few examples, with features of the encoder if one is given, and the prediction of all."""
+    model = ("--model", "cnn" if kind == "images" else "mlp")
+    model = model if encoder is None else ("--inputs", "features", "--encoder", encoder)
     small, out = folder / "small.npz", folder / "run"
     train = ("train", "--data", small, "--mix", "none", "--epochs", 1, *model, "--out", out)
     predict = ("predict", out, folder / "new.npy", "--out", folder / "predicted.csv")
@@ -218,7 +229,7 @@ def run(
         count: Number of examples.
         place: Where to put the data; None: the folder for temporary files.
         with_csv: Whether to import a CSV of answers, too.
-        only: ``predict``: only the prediction of images, by a network that was trained on a few of them.
+        only: ``predict``: only the prediction, by a network that was trained on a few of the examples.
         encoder: Encoder of that network; None: it is a CNN.
     """
     with tempfile.TemporaryDirectory(dir=place, prefix="scale-") as name:
@@ -226,9 +237,9 @@ def run(
         if kind == "images":
             write_images(folder, count, as_files=only is None)
         else:
-            write_vectors(folder, count, with_csv)
+            write_vectors(folder, count, with_csv, with_labels=only is None)
         measured = list[dict[str, Any]]()
-        for stage in stages(kind, folder, with_csv) if only is None else prediction_stages(folder, encoder):
+        for stage in stages(kind, folder, with_csv) if only is None else prediction_stages(kind, folder, encoder):
             row = dataclasses.asdict(measure(stage, folder / "cache"))
             if not row["name"]:
                 continue
@@ -308,7 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("kind", nargs="?", choices=list(TARGETS))
     parser.add_argument("counts", nargs="*", type=int, help="numbers of examples")
     parser.add_argument("--csv", default=True, action=argparse.BooleanOptionalAction, help="vectors: import a CSV, too")
-    parser.add_argument("--only", choices=["predict"], help="images: measure the prediction only")
+    parser.add_argument("--only", choices=["predict"], help="measure the prediction only")
     parser.add_argument("--encoder", help="encoder of the network that predicts; otherwise it is a CNN")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--folder", type=Path, help="where to put the data while it is measured")
@@ -319,8 +330,6 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not options.kind or not options.counts:
         parser.error("name images or vectors, and numbers of examples")
-    if options.only and options.kind != "images":
-        parser.error("--only predict is for images")
     sizes: dict[int, dict[str, Any]] = {}
     for count in options.counts:
         for found in run(options.kind, count, options.folder, options.csv, options.only, options.encoder):

@@ -135,12 +135,15 @@ def _answers(report: RunReport, csv_name: str | None, top: int) -> list[str]:
         place = found.place
         wrong = f"{100 * (1 - float(ranked.quality[place])):.0f} % likely wrong"
         wrong += "" if ranked.is_issue[place] else " (not flagged)"
-        excluded = f"{html.escape(found.excluded)}: {100 * float(ranked.probability[place]):.0f} % by the model"
+        says = report.classes[int(ranked.predicted[place])]
+        if not significant:
+            says += "" if says == found.excluded else f"; {found.excluded}:"
+            says += f" {100 * float(ranked.probability[place]):.0f} %"
         lines = [
             f"<b>{html.escape(report.name_of(found.example))}</b>",
             f'answer: <span class="flag">{html.escape(found.text)}</span>',
-            f"model: {html.escape(report.classes[int(ranked.predicted[place])])}",
-            wrong if significant else excluded,
+            f"model: {html.escape(says)}",
+            *([wrong] if significant else []),
             *([f"by {html.escape(found.annotator)}"] if found.annotator else []),
             *([] if report.out_of_sample[place] else ["<i>in sample</i>"]),
         ]

@@ -208,7 +208,11 @@ class RunReport:
     def _answers_text(self) -> list[str]:
         if self.answers is None:
             return []
-        return [f"Answers: {describe_noise(self.answers, self.issues)}"]
+        lines = [f"Answers: {describe_noise(self.answers, self.issues)}"]
+        if self.annotators:
+            worst = ", ".join(f"{name} {percent(rate)}" for name, _, rate in self.annotators[:SHOWN])
+            lines.append(f"Annotators, estimated share of wrong answers: {worst}")
+        return lines
 
 
 def describe_noise(answers: RankedAnswers, issues: int) -> str:
