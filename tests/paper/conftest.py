@@ -62,11 +62,14 @@ def add_noise(store):
 def add_gradients(store):
     """Put a measurement of gradients into the store: add_gradients(data, ...) -> its file."""
 
-    def add(data, seed=0, epochs=300, protocol="ours"):
+    def add(data, seed=0, epochs=300, protocol="ours", steps=1, icm=1.0):
         config = RunSettings(epochs=epochs).config(Entry(Setting(data, "s-nl", "icm"), "all"), protocol, seed)
-        row = {"step": 0, "oracle_mse": 3.0, "oracle_bias_squared": 1.0, "oracle_variance": 2.0}
-        row |= {"oracle_target_squared": 4.0, "target": "clean"}
-        rows = [row | {"method": method} for method in ("mixup", "icm")]
+        rows = [
+            {"step": step, "method": method, "target": "clean", "oracle_target_squared": 4.0}
+            | {"oracle_mse": 3.0 * factor, "oracle_bias_squared": 1.0 * factor, "oracle_variance": 2.0 * factor}
+            for step in range(steps)
+            for method, factor in (("mixup", 1.0), ("icm", icm + step / 1000))
+        ]
         content = {"gradients": rows, "protocol": protocol, "config": dataclasses.asdict(config)}
         path = store / f"gradients-{data}-{protocol}-{epochs}-seed{seed}.json"
         path.write_text(json.dumps(content | {"seconds": 120.0, "device": "cpu"}))

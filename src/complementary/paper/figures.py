@@ -206,10 +206,13 @@ def _lines(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     for name, members in groups.items():
         xs = [_value(each.entry.method) for each in members]
         ys, errors = [_mean(each) for each in members], [_deviation(each) for each in members]
-        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=_color(name, list(groups)))
+        mixer = members[0].entry.group if len({each.entry.setting.data for each in found}) == 1 else name
+        color = COLORS.get(mixer) or _color(name, list(groups))
+        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=color)
     values = [_value(entry.method) for entry in study.entries]
     margin = 0.05 * (max(values) - min(values))
     axis.set_xlim(min(values) - margin, max(values) + margin)  # the whole sweep, however much of it was run
+    axis.set_xticks(sorted(set(values)), [f"{value:g}" for value in sorted(set(values))])
     axis.set_xlabel(found[0].entry.method.partition("=")[0], fontsize=9)
     return _finish(figure, axis, study, found, protocol)
 
