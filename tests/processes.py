@@ -3,46 +3,47 @@
 A few tests per room still start a new interpreter: those of ``python -m complementary``, torchrun, Ray and the wheel.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from complementary.cli import main
 
 
-def start_cll(*arguments: object, env: dict[str, str] | None = None, **how: Any) -> "subprocess.Popen[str]":
-    """Start the command line in a fork of this process.
+def start_forked(work: Callable[[], object], **how: Any) -> "subprocess.Popen[str]":
+    """Start ``work`` in a fork of this process. Its exit status is the one that Python would have set.
 
     Args:
-        arguments: What follows ``cll``.
-        env: The whole environment; None: that of this process.
-        how: More for `subprocess.Popen`, such as pipes, ``cwd`` and ``start_new_session``.
+        work: What to do there.
+        how: More for `subprocess.Popen`, such as pipes, ``cwd`` and ``start_new_session``; not ``env``.
     """
-    words, own = [str(argument) for argument in arguments], set(_open_files())
+    own = set(_open_files())
 
     def instead_of_exec() -> None:
-        """`Popen` has redirected the output; it waits until its pipe is closed, as it would be by exec."""
+        """`Popen` has redirected the output. It waits until its pipe is closed, as it would be by exec."""
         status = 70
         try:
             for descriptor in set(_open_files()) - own - {0, 1, 2}:
-                os.close(descriptor)
+                with contextlib.suppress(OSError):  # the listing itself was one of them
+                    os.close(descriptor)
             gc.enable()
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            sys.argv = ["cll", *words]
             sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-            if env is not None:
-                os.environ.clear()
-                os.environ.update(env)
-            status = _status_of(words)
+            status = _status_of(work)
         finally:
             os._exit(status)
 
-    return subprocess.Popen(words, preexec_fn=instead_of_exec, restore_signals=False, text=True, **how)
+    return subprocess.Popen(["forked"], preexec_fn=instead_of_exec, restore_signals=False, text=True, **how)
+
+
+def start_cll(*arguments: object, **how: Any) -> "subprocess.Popen[str]":
+    """Start the command line in a fork of this process; ``arguments`` are what follows ``cll``."""
+    return start_forked(lambda: main([str(argument) for argument in arguments]), **how)
 
 
 def run_cll(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]":
@@ -73,10 +74,9 @@ class ForkContext:
         target(*arguments)
 
 
-def _status_of(words: list[str]) -> int:
-    """Run a command -> its exit status, as Python would set it."""
+def _status_of(work: Callable[[], object]) -> int:
     try:
-        main(words)
+        work()
         return 0
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

@@ -1,7 +1,6 @@
 """The gallery: the scripts in examples/ run, print what is stored, and the page shows them."""
 
 import importlib.util
-import os
 import re
 import runpy
 import shutil
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.processes import start_cll
 
 ROOT = Path(__file__).parent.parent
 SLOW = ("03", "07", "11", "12")
@@ -104,9 +105,14 @@ def test_lightning_prints_the_stored_output(gallery):
 
 
 @pytest.mark.slow
-def test_own_photos_are_imported_and_predicted(gallery, in_folder):
-    printed = gallery.run(ROOT / "examples/01_own_photos.py")
-    start, rows = printed.split("file,class,probability\n")
+def test_own_photos_are_imported_and_predicted(in_folder, capfd, monkeypatch):
+    def run_forked(words, check, stderr):
+        assert (words[:3], check) == ([sys.executable, "-m", "complementary"], True)
+        assert start_cll(*words[3:], stderr=stderr).wait() == 0
+
+    monkeypatch.setattr(subprocess, "run", run_forked)
+    runpy.run_path(str(ROOT / "examples/01_own_photos.py"), run_name="__main__")
+    start, rows = capfd.readouterr().out.split("file,class,probability\n")
     assert "1,786 train" in start
     assert "99.png" in start
     assert "lost.png" in start
@@ -126,15 +132,15 @@ def test_own_parts_train_on_the_command_line(in_folder):
     groups = [f"[complementary.{kind}]\nmy-{name} = own_parts:{name}\n" for kind, name in points.items()]
     (info / "entry_points.txt").write_text("\n".join(groups))
     options = ["--data", "own_parts:stripes", "--loss", "own_parts:squared"]
-    options += ["--mix", "my-SameAnswer", "--encoder", "my-edges"]
-    command = [sys.executable, "-m", "complementary", "train", *options, "--epochs", "2", "--out", "run"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True)
+    options += ["--mix", "my-SameAnswer", "--encoder", "my-edges", "--epochs", "2"]
+    code = (
+        f"from complementary import cli, data, losses\ntry:\n    cli.main(['train', *{options}, '--out', 'run'])\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        "losses.build('my-squared')\nprint(len(data.load('my-stripes').train))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n2000\n")
     stored = (in_folder / "run/config.toml").read_text()
     assert 'loss = "own_parts:squared"' in stored
     assert 'mix = "my-SameAnswer"' in stored
-    code = (
-        "from complementary import data, losses; losses.build('my-squared'); print(len(data.load('my-stripes').train))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.stdout == "2000\n", found.stderr

@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch import distributed as torch_distributed
+from torch.distributed import run as launcher
 
 from complementary import files, transitions
 from complementary.config import Config, PretrainConfig
@@ -26,6 +26,7 @@ from complementary.training.self_training import SelfTrainer
 from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
 from tests.helpers import run_files
+from tests.processes import start_forked
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning"
@@ -391,26 +392,10 @@ OPTIONS = ["--epochs", "8", "--clusters", "20", "--restarts", "1", "--batch", "1
 
 
 def torchrun(out, *options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.Popen(
-        [
-            *command,
-            "-m",
-            "complementary",
-            "train",
-            "--device",
-            "cpu",
-            "--checkpoint-seconds",
-            "0",
-            "--out",
-            out,
-            *options,
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    """The launcher is a fork of this process; the processes that it starts are new interpreters."""
+    command = ["--standalone", "--nproc-per-node", "2", "-m", "complementary", "train", "--device", "cpu"]
+    command += ["--checkpoint-seconds", "0", "--out", str(out), *options]
+    return start_forked(lambda: launcher.main(command), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def process_of(rank, parent):

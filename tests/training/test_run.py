@@ -3,7 +3,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from complementary.errors import UserError
 from complementary.training.run import build_trainer, run
 from complementary.transitions import biased, uniform
 from tests.helpers import RUN_FILES, run_files
+from tests.processes import run_cll, start_cll
 
 
 def test_run_writes_all_files(tmp_path, quick):
@@ -120,19 +120,19 @@ def test_resume_after_a_crash_around_any_file_operation(tmp_path, quick, monkeyp
 @pytest.mark.slow
 def test_resume_of_a_killed_command_is_bitwise_equal(tmp_path):
     """``cll train`` in a process that is killed with -9, resumed with ``--resume --out`` alone."""
-    cll = [sys.executable, "-m", "complementary"]
     options = ["--epochs", "40", "--clusters", "20", "--restarts", "1", "--batch", "128", "--seed", "5"]
-    subprocess.run([*cll, "train", *options, "--out", tmp_path / "alone"], check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*cll, "train", *options, "--out", tmp_path / "x", "--checkpoint-seconds", "0"], stdout=subprocess.DEVNULL
+    assert run_cll("train", *options, "--out", tmp_path / "alone").returncode == 0
+    process = start_cll(
+        "train", *options, "--out", tmp_path / "x", "--checkpoint-seconds", "0", stdout=subprocess.DEVNULL
     )
     metrics = tmp_path / "x" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert process.poll() is None
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "x" / "result.json").exists()
-    subprocess.run([*cll, "train", "--resume", "--out", tmp_path / "x"], check=True, capture_output=True)
+    assert run_cll("train", "--resume", "--out", tmp_path / "x").returncode == 0
     assert run_files(tmp_path / "x") == run_files(tmp_path / "alone")
 
 
