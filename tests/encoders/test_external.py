@@ -1,5 +1,6 @@
-"""Encoders of timm and transformers: with a small stand-in for timm, and a small local model of transformers."""
+"""Encoders of timm and transformers: with a small stand-in for timm, and with the packages if they are installed."""
 
+import shutil
 import sys
 import types
 
@@ -103,22 +104,51 @@ def test_missing_packages_and_unknown_models_are_named(timm, monkeypatch):
         load_external("timm", "tiny", MEAN, STD)
 
 
+def check_against_the_package(encoder, body, folder, path):
+    """The features are those of the package for the same pixels, also after the folder of the model is gone."""
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 3, 24, 24), dtype=np.uint8))
+    settings = encoder.backbone.settings
+    pixels = nn.functional.interpolate(images / 255, (settings["size"],) * 2, mode="bilinear")
+    pixels = (pixels - torch.tensor(settings["mean"])[:, None, None]) / torch.tensor(settings["std"])[:, None, None]
+    with torch.no_grad():
+        wanted = nn.functional.normalize(body(pixels).flatten(1))
+    assert torch.allclose(encoder(images), wanted, atol=1e-6)
+    encoder.write(path)
+    shutil.rmtree(folder)
+    assert torch.allclose(FrozenEncoder.read(path)(images), wanted, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_local_model_of_transformers(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["ViT", "Dinov2", "ResNet", "ConvNext", "CLIPVision"])
+def test_local_models_of_transformers(tmp_path, monkeypatch, name):
     transformers = pytest.importorskip("transformers")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=8
-    )
-    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
-    backbone = load_external("hf", str(tmp_path / "vit"), MEAN, STD)
-    encoder = FrozenEncoder(backbone, (1, 8, 8), MEAN, STD)
-    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8), dtype=np.uint8))
-    assert encoder(images).shape == (3, 16)
-    encoder.write(tmp_path / "encoder.safetensors")
-    for file in (tmp_path / "vit").iterdir():
-        file.unlink()
-    assert torch.allclose(FrozenEncoder.read(tmp_path / "encoder.safetensors")(images), encoder(images), atol=1e-5)
+    tokens = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    maps = {"ResNet": {"layer_type": "basic"}, "ConvNext": {"num_stages": 2}}.get(name)
+    options = {**tokens, "image_size": 32, "patch_size": 8} if maps is None else maps | {"hidden_sizes": [8, 16]}
+    options |= {"depths": [1, 1]} if maps is not None else {}
+    options |= {"embedding_size": 8} if name == "ResNet" else {}
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**options)).eval()
+    model.save_pretrained(tmp_path / "model")
+    three = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.2, 0.3])
+    encoder = FrozenEncoder(load_external("hf", str(tmp_path / "model"), *three), (3, 24, 24), *three)
+    check_against_the_package(encoder, lambda x: model(x).pooler_output, tmp_path / "model", tmp_path / "x.safetensors")
     with pytest.raises(UserError, match="nothing-here"):
-        load_external("hf", str(tmp_path / "nothing-here"), MEAN, STD)
+        load_external("hf", str(tmp_path / "nothing-here"), *three)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050"])
+def test_local_models_of_timm(tmp_path, name):
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:  # a torchvision that does not fit torch
+        pytest.skip(str(error))
+    model = timm.create_model(name, num_classes=0).eval()
+    (tmp_path / "model").mkdir()
+    timm.models.save_for_hf(model, tmp_path / "model", model_config={"num_classes": 0}, safe_serialization=True)
+    three = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.2, 0.3])
+    encoder = FrozenEncoder(load_external("timm", f"local-dir:{tmp_path / 'model'}", *three), (3, 24, 24), *three)
+    check_against_the_package(encoder, model, tmp_path / "model", tmp_path / "x.safetensors")

@@ -78,7 +78,7 @@ def load_external(kind: str, name: str, mean: Tensor, std: Tensor) -> ExternalBa
 
     Args:
         kind: ``timm`` or ``hf``.
-        name: Name of the model, or for ``hf`` a local folder.
+        name: Name of the model; or a local folder: for ``hf`` its path, for ``timm`` ``local-dir:PATH``.
         mean: Mean of the channels of the dataset, [C].
         std: Standard deviation of the channels of the dataset, [C].
     """
@@ -112,12 +112,15 @@ def _load_timm(name: str, settings: dict[str, Any] | None) -> tuple[nn.Module, d
     """A model of timm without its last layer, with weights unless ``settings`` are known from a file."""
     timm = import_optional("timm", f"The encoder timm:{name}")
     try:
-        body = timm.create_model(name, pretrained=settings is None, num_classes=0)
+        known = (settings or {}).get("architecture", name)  # a local folder may not be there any more
+        body = timm.create_model(known, pretrained=settings is None, num_classes=0)
     except Exception as error:  # unknown names, missing weights, no network: all kinds of errors
         raise UserError(f"timm has no model {name!r} with weights that can be read: {error}", "encoder") from None
     if settings is None:
         found = timm.data.resolve_model_data_config(body)
         settings = {"size": int(found["input_size"][-1]), "mean": list(found["mean"]), "std": list(found["std"])}
+        if name.startswith("local-dir:"):
+            settings["architecture"] = body.pretrained_cfg["architecture"]
     return body, settings
 
 
