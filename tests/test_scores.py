@@ -22,6 +22,7 @@ from complementary.scores import (
     balanced_accuracy_interval,
     class_accuracy,
     classes_differ_in_size,
+    contradictions,
     estimated_accuracy,
     estimated_accuracy_error,
     estimated_same_class,
@@ -149,6 +150,22 @@ def test_scores_of_a_singular_matrix_are_nan(score, matrix):
     excluded = torch.eye(4)[[0, 1, 2, 3, 0, 1]]
     assert bool(torch.isnan(score(logits_for(4), excluded, matrix)))
     assert bool(torch.isfinite(score(logits_for(4), excluded, transitions.noisy(4, 0.2))))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_contradictions_by_chance_are_those_of_all_permutations(seed):
+    random = np.random.default_rng(seed)
+    excluded, predicted = random.random((6, 3)) < 0.4, random.integers(0, 3, 6)
+    counts = [excluded[np.arange(6), list(order)].sum() for order in itertools.permutations(predicted)]
+    found = contradictions(torch.from_numpy(predicted), torch.from_numpy(excluded))
+    assert found.found == excluded[np.arange(6), predicted].sum()
+    assert found.expected == pytest.approx(np.mean(counts))
+    assert found.z == pytest.approx((np.mean(counts) - found.found) / np.std(counts))
+
+
+def test_contradictions_of_constant_predictions_say_nothing():
+    excluded = torch.eye(4)[torch.arange(40) % 4]
+    assert contradictions(torch.zeros(40, dtype=torch.long), excluded) == (10, 10.0, 0.0)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -81,6 +81,39 @@ def estimated_accuracy_error(logits: Tensor, excluded: Tensor, transition: Tenso
     return (estimates.var(unbiased=False) / len(estimates) + widest**2).sqrt()
 
 
+class Contradictions(NamedTuple):
+    """How often predictions name an excluded class, compared with predictions that were assigned to examples at random.
+
+    Attributes:
+        found: Number of predictions that name an excluded class.
+        expected: The same by chance.
+        z: (expected - found) in standard deviations of chance; above 2 the predictions say something about the labels.
+    """
+
+    found: int
+    expected: float
+    z: float
+
+
+def contradictions(predicted: Tensor, excluded: Tensor) -> Contradictions:
+    """Compare predictions with complementary labels that they do not depend on.
+
+    Chance is a random permutation of the predictions, so that neither frequent predictions nor frequent labels matter,
+    and no transition matrix is needed.
+
+    Args:
+        predicted: Classes, int [N].
+        excluded: Complementary labels, [N, K].
+    """
+    labels, count = excluded.double(), len(predicted)
+    shares = torch.bincount(predicted, minlength=labels.shape[1]).to(labels) / max(1, count)  # of each prediction
+    found = float(labels.gather(1, predicted[:, None]).sum())
+    deviation = labels - labels @ shares[:, None] - labels.mean(0) + labels.mean(0) @ shares  # doubly centered
+    variance = float((deviation.square() @ shares).sum()) * count / max(1, count - 1)  # Hoeffding 1951
+    expected = float(labels.sum(0) @ shares)
+    return Contradictions(int(found), expected, (expected - found) / math.sqrt(variance) if variance > 0 else 0.0)
+
+
 def _estimates(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """For each example, an unbiased estimate of "the prediction is right". -> [N]."""
     return _corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]

@@ -30,6 +30,7 @@ from complementary.training.run import run
 from tests.helpers import write_result
 
 STORED = Path(__file__).parents[2] / "results"
+FMNIST = "file:results/encoders/fmnist-rho1-simsiam"
 
 
 @pytest.fixture
@@ -187,9 +188,18 @@ def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_
         ("self-training-labels", 3, Query(parse_where(["labels=biased:10"])), "93.39 (1)"),
         ("self-training-labels", 3, Query(parse_where(["data=clcifar10-simulated"])), "89.78 (1)"),
         ("self-training-labels", 3, Query(parse_where(["data=aclcifar10"])), "91.29 (1)"),
-        ("self-training-mnist", 6, Query(parse_where(["data=mnist"])), "99.57 ± 0.06 (3)"),
-        ("self-training-mnist", 6, Query(parse_where(["data=fmnist"])), "88.12 ± 0.59 (3)"),
-        ("self-training-long-tail", 3, Query(), "56.69 ± 1.22 (3)"),
+        ("self-training-mnist", 9, Query(parse_where(["data=mnist"])), "99.57 ± 0.06 (3)"),
+        ("self-training-mnist", 9, Query(parse_where([f"encoder={FMNIST}-100.safetensors"])), "88.12 ± 0.59 (3)"),
+        (
+            "self-training-mnist",
+            9,
+            Query(parse_where([f"encoder={FMNIST}-no-max-pool-40.safetensors"])),
+            "87.93 ± 0.19 (3)",
+        ),
+        ("self-training-long-tail", 6, Query(parse_where(["loss=s-exp"])), "56.69 ± 1.22 (3)"),
+        ("self-training-long-tail", 6, Query(parse_where(["loss=s-nl-w"])), "57.91 ± 3.08 (3)"),
+        ("self-training-cifar20", 3, Query(), "52.41 ± 0.79 (3)"),
+        ("self-training-cifar100", 2, Query(parse_where(["per_example=5"])), "2.69 (1)"),
         ("features-labels", 60, Query(parse_where(["data=aclcifar10", "loss=fwd"])), "81.67 ± 0.18 (3)"),
     ],
 )
@@ -201,7 +211,9 @@ def test_stored_results_have_the_documented_means(folder, runs, query, wanted):
 
 
 def test_stored_results_are_named_after_their_configuration():
-    for folder in ("features", "features-800", "features-labels", "self-training", "self-training-labels"):
+    folders = [path.name for path in STORED.glob("self-training*")]
+    assert len(folders) >= 7
+    for folder in ("features", "features-800", "features-labels", *folders):
         for row in read_results([STORED / folder]).rows:
             assert row["config_hash"][:12] in row["path"]
 

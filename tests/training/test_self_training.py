@@ -239,6 +239,17 @@ def test_collapse_of_beliefs_is_reported(caplog):
     assert build_trainer(SELF_TRAINING, "cpu").evaluate()["gauge"] > 0.5
 
 
+@pytest.mark.parametrize("informative", [True, False])
+def test_start_that_is_no_better_than_chance_is_reported(informative, caplog):
+    random = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 100)
+    x = random.normal(size=(300, 5)) + 4 * np.eye(5)[truth] * informative
+    options = {"mix": "none", "epochs": 5, "batch": 60, "holdout": 0.4, "config": {"self_training": 1}}
+    with caplog.at_level("WARNING"):
+        ComplementaryClassifier(**options).fit(x, (truth + random.integers(1, 3, 300)) % 3)
+    assert ("no better than chance" in caplog.text) is not informative
+
+
 def test_result_reports_where_self_training_started():
     result = run(SELF_TRAINING, device="cpu")
     assert result["accuracy_last_before_self_training"] is not None

@@ -11,6 +11,7 @@
 """
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
 from complementary.transitions import TransitionEstimate
 
+log = logging.getLogger(__name__)
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
+CONFIRMED = 2.0  # standard deviations by which a classifier must be better than chance
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
@@ -126,6 +129,7 @@ def _start_self_training(
     """Train the classifier that self-training starts from, and estimate the class prior from it."""
     first = _train_first(config, task, engine, processes, "first classifier, ", progress)
     before = accuracies(first.history)
+    _check_start(first)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
     if encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         task = task.with_images(dataset)
@@ -134,6 +138,24 @@ def _start_self_training(
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
     trainer.begin(probabilities, prior, before)
     return trainer
+
+
+def _check_start(first: Trainer) -> None:
+    """Warn if the classifier that self-training starts from has learned nothing that held-out labels confirm."""
+    task = first.task
+    if not len(task.validation):
+        return
+    predicted = first.logits(task.validation).argmax(1).cpu()
+    found = scores.contradictions(predicted, task.validation_excluded.cpu())
+    if found.z < CONFIRMED:
+        log.warning(
+            "The classifier that self-training starts from is no better than chance: %d of %d held-out predictions name "
+            "an excluded class, %.0f would by chance. Self-training will not help. Use more labels, more examples or a "
+            "better encoder.",
+            found.found,
+            len(predicted),
+            found.expected,
+        )
 
 
 def _start_baseline(
