@@ -149,9 +149,9 @@ def _check_start(first: Trainer) -> None:
     found = scores.contradictions(predicted, task.validation_excluded.cpu())
     if found.z < CONFIRMED:
         log.warning(
-            "The classifier that self-training starts from is no better than chance: %d of %d held-out predictions name "
-            "an excluded class, %.0f would by chance. Self-training will not help. Use more labels, more examples or a "
-            "better encoder.",
+            "The classifier that self-training starts from is no better than chance: %d of %d held-out predictions "
+            "name an excluded class, %.0f would by chance. Self-training will not help. Use more labels, more examples "
+            "or a better encoder.",
             found.found,
             len(predicted),
             found.expected,
