@@ -3,7 +3,8 @@
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && echo "$$p" && break; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# without --no-compile, pip compiles all modules of all packages, most of which are never imported
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, all tests would be compiled again by every process
 
@@ -12,8 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE  # where it is set, all tests would be compiled
 demo: .venv/.user  ## train on handwritten digits, about a minute
 	$(BIN)/cll demo
 
-test: lint  ## everything that CI runs
-	$(PYTEST)
+test: .venv/.dev  ## everything that CI runs; mypy, which has one process, beside the first tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@log=$$(mktemp); $(BIN)/mypy >"$$log" 2>&1 & mypy=$$!; $(PYTEST); tests=$$?; \
+	wait $$mypy; types=$$?; cat "$$log"; rm -f "$$log"; test $$tests -eq 0 -a $$types -eq 0
 
 test-fast: .venv/.dev  ## the tests that take less than about 2 seconds each
 	$(PYTEST) -m "not slow"
@@ -37,18 +41,21 @@ wheel: .venv/.user  ## build the package in dist/
 	rm -rf build dist
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-.venv/.user: pyproject.toml constraints.txt
+.venv/.base: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 was not found; install one, or pass it: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) setuptools wheel
+	@touch $@
+
+.venv/.user: .venv/.base
 	$(PIP) --no-build-isolation -e '.[cli]'
 	@touch $@
 
-.venv/.dev: .venv/.user
+.venv/.dev: .venv/.base
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
-.venv/.docs: .venv/.user
+.venv/.docs: .venv/.base
 	$(PIP) --no-build-isolation -e '.[docs]'
 	@touch $@
 
