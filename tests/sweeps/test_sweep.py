@@ -82,6 +82,17 @@ def test_sweep_with_a_time_limit_starts_only_what_can_end(folder, quick):
     assert sweep(cells(quick, seed=[7]), folder, limit=TimeLimit(time.monotonic() - 1, {}))[1] == {}
 
 
+def test_time_limit_expects_what_the_latest_tasks_took(quick):
+    first, second = ([cell] for cell in cells(quick, seed=[0, 1]))
+    limit = TimeLimit(time.monotonic() + 100, {first[0].key: 30.0, second[0].key: 60.0})
+    assert limit.admits(second)
+    limit.took(first, 60.0)
+    assert (limit.admits(first), limit.admits(second)) == (True, False)  # twice as long as expected
+    for _ in range(4):
+        limit.took(first, 10.0)  # the first task was slow, the others are not
+    assert limit.admits(second)
+
+
 def test_sweep_skips_finished_cells_and_adds_new_ones(folder, quick, caplog):
     sweep(cells(quick, seed=[0]), folder)
     grid = cells(quick, seed=[0, 1])

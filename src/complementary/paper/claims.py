@@ -406,7 +406,11 @@ CHECKS: dict[str, Check] = {
     "C1": Check(
         IN_EVERY, _better, {"pairs": lambda: [p for both in ICM_PAIRS for p in _pairs(TABLES, *both)], "every": True}
     ),
-    "C2": Check(ON_AVERAGE, _better, {"pairs": lambda: _pairs(TABLES, "none", "mixup"), "every": False}),
+    "C2": Check(
+        "no mixing is clearly better than Mixup, on average",
+        _better,
+        {"pairs": lambda: _pairs(TABLES, "none", "mixup"), "every": False},
+    ),
     "C3": Check(ON_AVERAGE, _better, {"pairs": lambda: _pairs(TABLES, "micm", "icm", _on(*CIFAR)), "every": False}),
     "C4": Check(
         ON_AVERAGE, _better, {"pairs": lambda: _pairs(TABLES, "icm", "micm", _on(*MNIST_FAMILY)), "every": False}

@@ -237,7 +237,7 @@ def _claims(results: Results) -> str:
         rule = CHECKS[claim.id].rule if claim.id in CHECKS else "a matter of theory"
         rows.append([claim.id, f"{claim.text}{value} ({claim.where})", own_tables(claim.id), rule, *shown])
     header = ["", "statement", "its own tables and theory", "holds in our runs if", *PROTOCOLS]
-    return _markdown(Table("", header, rows, 6))
+    return _markdown(Table("", header, rows, len(header)))
 
 
 # --- tables and figures ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ This module does not import torch.
 import contextlib
 import json
 import logging
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,9 +169,15 @@ def _epochs(cell: Cell) -> int:
 # --- running ------------------------------------------------------------------------------------------------------
 
 
+LATEST = 4  # tasks by which the speed is judged: the first ones of a process also wait for its compilation
+
+
 @dataclass(frozen=True)
 class TimeLimit:
     """A time after which a sweep ends. A task is left out if it is not expected to end in time.
+
+    If the latest tasks took longer than expected, for example because the device is shared, this is expected of the
+    next ones, too.
 
     Attributes:
         ends: When the sweep ends, on the clock of `time.monotonic`. Tasks that still run then can be resumed later.
@@ -179,10 +186,19 @@ class TimeLimit:
 
     ends: float
     seconds: Mapping[str, float]
+    _slower: list[float] = field(default_factory=list, repr=False)  # seconds taken / expected of the tasks that ended
 
     def admits(self, cells: Sequence[Cell]) -> bool:
         """Whether a task is expected to end in time if it starts now."""
-        return time.monotonic() + max(self.seconds[cell.key] for cell in cells) <= self.ends
+        factor = max(1.0, statistics.median(self._slower[-LATEST:])) if self._slower else 1.0
+        return time.monotonic() + factor * self._expected(cells) <= self.ends
+
+    def took(self, cells: Sequence[Cell], seconds: float) -> None:
+        """Note how long a task took."""
+        self._slower.append(seconds / self._expected(cells))
+
+    def _expected(self, cells: Sequence[Cell]) -> float:
+        return max(self.seconds[cell.key] for cell in cells)
 
     @property
     def is_over(self) -> bool:
@@ -226,7 +242,7 @@ class Sweep:
                 self._end(cell, finished[cell.key], new=False)
         left = [cell for cell in self.cells if cell.key not in self.outcome]
         waiting = [left[i : i + self.pack] for i in range(0, len(left), self.pack)]
-        running: dict[str, list[Cell]] = {}
+        running: dict[str, tuple[list[Cell], float]] = {}  # cells and start
         while waiting or running:
             if self.limit is not None and self.limit.is_over:
                 break
@@ -234,10 +250,13 @@ class Sweep:
                 cells = waiting.pop(0)
                 if self.limit is not None and not self.limit.admits(cells):
                     continue
-                running[cells[0].key] = cells
+                running[cells[0].key] = cells, time.monotonic()
                 self.executor.submit(cells[0].key, cells)
             for ended in self.executor.wait(1.0):
-                for cell in running.pop(ended.key):
+                cells, started = running.pop(ended.key)
+                if self.limit is not None:
+                    self.limit.took(cells, time.monotonic() - started)
+                for cell in cells:
                     done = self.folder.result(cell.key).exists()
                     self._end(cell, "" if done else ended.errors.get(cell.key, "It ended without a result."))
         return self.outcome
