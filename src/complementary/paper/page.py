@@ -78,7 +78,8 @@ the probability of the excluded class. Without mixing both must learn the same, 
 """
 CLAIMS = """Statements of the paper, judged from its own tables and from our runs. *Clearly* means by more than two
 standard errors; a number that is missed by less than that is undecided. Differences are those of best on test. C:
-central statements; P: statements with a number.
+central statements; P: statements with a number. Proposition 1 counts a term twice; what holds instead, and how noise
+follows from the purity of clusters, is in the [notes](notes/theory.md).
 """
 ADD = """To add runs: `cll paper run` spends a given time on the most informative open ones, `cll paper export` copies
 the results, `cll paper page` makes this page again. `cll paper smoke` tries every study without a GPU.
