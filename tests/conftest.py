@@ -2,7 +2,10 @@
 
 import gc
 import os
+import shutil
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +59,25 @@ def cll(capsys):
         return status, seen.out, seen.err
 
     return call
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A function that mounts a file system of a size, such as 64k -> its folder. Skips where that is not allowed."""
+    folders = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / "disk"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if not shutil.which("mount") or os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting needs root")
+        folders.append(folder)
+        return folder
+
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture

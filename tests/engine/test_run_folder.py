@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -79,6 +78,19 @@ def crash(_):
     raise Crash
 
 
+def crashed(folder):
+    """Train until a crash after four steps -> the path of the checkpoint, its tensors and its record."""
+
+    def stop(loop):
+        if loop.global_step == 4:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(folder, stop)
+    path = folder / "checkpoint.safetensors"
+    return path, *files.read_checkpoint(path)
+
+
 def test_resume_refuses_an_altered_configuration_before_the_first_checkpoint(tmp_path):
     with pytest.raises(Crash):
         train(tmp_path, crash, checkpoint_seconds=1e6)
@@ -135,14 +147,7 @@ def test_result_without_a_checksum_is_read(tmp_path):
     ],
 )
 def test_resume_refuses_a_checkpoint_with_a_valid_checksum_and_wrong_content(tmp_path, change):
-    def stop(loop):
-        if loop.global_step == 4:
-            raise Crash
-
-    with pytest.raises(Crash):
-        train(tmp_path, stop)
-    path = tmp_path / "checkpoint.safetensors"
-    tensors, record = files.read_checkpoint(path)
+    path, tensors, record = crashed(tmp_path)
     if isinstance(change, dict):
         record |= change
     elif change == "no record":
@@ -159,15 +164,7 @@ def test_resume_refuses_a_checkpoint_with_a_valid_checksum_and_wrong_content(tmp
 @pytest.mark.parametrize("change", [{}, {"torch": "1.0"}, {"device": "cpu (9 threads)"}])
 def test_resume_with_another_setup_warns(tmp_path, caplog, change):
     """Rounding depends on it: the same bytes are only promised for the same setup."""
-
-    def stop(loop):
-        if loop.global_step == 4:
-            raise Crash
-
-    with pytest.raises(Crash):
-        train(tmp_path, stop)
-    path = tmp_path / "checkpoint.safetensors"
-    tensors, record = files.read_checkpoint(path)
+    path, tensors, record = crashed(tmp_path)
     files.write_checkpoint(path, tensors, record | {"computed_by": record["computed_by"] | change})
     train(tmp_path, resume=True)
     warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
@@ -179,15 +176,8 @@ def test_resume_with_another_setup_warns(tmp_path, caplog, change):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 64 kB, where mounting is allowed."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if not shutil.which("mount") or os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+def small_disk(mounted):
+    return mounted("64k")
 
 
 def fill(folder):

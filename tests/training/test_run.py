@@ -1,6 +1,5 @@
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -16,7 +15,7 @@ from complementary.errors import UserError
 from complementary.training.run import build_trainer, run
 from complementary.transitions import biased, uniform
 from tests.helpers import RUN_FILES, run_files
-from tests.processes import run_cll, start_cll
+from tests.processes import kill_until_finished, run_cll, start_cll
 
 
 def test_run_writes_all_files(tmp_path, quick):
@@ -74,15 +73,12 @@ def test_resume_after_random_kills_is_bitwise_equal(tmp_path, quick, mix, in_chi
     started = time.monotonic()
     run(config, tmp_path / "alone")
     length = time.monotonic() - started
-    moments, kills = random.Random(1126), 0
-    while not (tmp_path / "killed" / "result.json").exists():
-        child = in_child(lambda: run(config, tmp_path / "killed", resume=True, checkpoint_seconds=0))
+    kills = kill_until_finished(
+        lambda: in_child(lambda: run(config, tmp_path / "killed", resume=True, checkpoint_seconds=0)),
+        tmp_path / "killed",
         # at most a third of the run, so that several kills are needed; longer each time, so that it ends
-        time.sleep(length * (0.1 + 0.02 * kills) * moments.random() + 0.02)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert status in (0, signal.SIGKILL), "a resumed run must not fail"
-        kills += status == signal.SIGKILL
+        lambda kills: length * (0.1 + 0.02 * kills),
+    )
     assert kills >= 3
     assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")
 
