@@ -9,7 +9,7 @@ from complementary.paper.studies import STUDIES
 def test_small_study_keeps_the_methods_and_what_it_varies(name):
     study, tiny = STUDIES[name], small(STUDIES[name])
     assert {entry.method for entry in tiny.entries} == {entry.method for entry in study.entries}
-    assert len({(entry.method, entry.group) for entry in tiny.entries}) == len(tiny.entries)
+    assert len({(entry.method, entry.group, entry.setting.loss) for entry in tiny.entries}) == len(tiny.entries)
     assert {entry.setting.data for entry in tiny.entries} == {"digits"}
     configs = [RunSettings(epochs=1).config(entry, study.protocol) for entry in tiny.entries]
     assert {config.network.model for config in configs} <= {SMALL["model"], "mlp"}

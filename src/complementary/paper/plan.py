@@ -142,7 +142,7 @@ def open_runs(
                 here[data] = data == "digits" or cache.read_manifest(root, data) is not None
             if not here[data]:
                 missing_data.setdefault(data)
-            elif matches(settings.config(entry, chosen), only or {}):
+            elif not only or matches(settings.config(entry, chosen), only):
                 groups.setdefault(entry.where, []).append(entry)
         known = results.of(study, chosen) if groups else {}
         for seed in range(settings.seeds):
