@@ -15,8 +15,10 @@ from tests.processes import ForkContext
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: two workers share two cores
 
-
 torch.set_num_threads(1)
+# A real fsync takes 5 ms, thousands of times, and matters for power failures only: a killed process loses nothing that
+# it has written. tests/test_files.py shows that it is called; new interpreters call the real one.
+os.fsync = lambda descriptor: None
 # a shell starts a background job with SIGINT ignored, and its processes inherit it: tests of Ctrl-C would hang
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
