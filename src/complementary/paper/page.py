@@ -35,8 +35,8 @@ INTRO = f"""# Reproduction of the paper
 
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
 It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of
-three protocols: *ours*, as the text of the paper says; *paper*, as its published code does; and *plain*, as *paper* but
-without crop and flip, which comes closest to the published numbers.
+three protocols: *ours*, as the text of the paper says, with crop and flip; *paper*, as its published code does, with crop
+and flip; and *plain*, the same without crop and flip, which comes closest to the published numbers.
 """
 WORDS = f"""| word | meaning |
 |---|---|
@@ -59,7 +59,7 @@ WORDS = f"""| word | meaning |
 | so far | from fewer seeds, epochs or encoder epochs than published, or from a part of the settings |
 
 Protocols: *ours* follows the text of the paper, *paper* its published code with augmentation switched on, *plain* with
-augmentation switched off (the text names none for the main tables).
+augmentation switched off. The text names no augmentation for the main tables; crop and flip in *ours* are our choice.
 
 {DIFFERENCES}
 """
