@@ -35,7 +35,7 @@ INTRO = f"""# Reproduction of the paper
 
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
 It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of
-three protocols: *ours*, as the text of the paper says, with crop and flip; *paper*, as its published code does, with crop
+three protocols: *ours*, as the text of the paper says, with crop and flip; *paper*, as its published code, with crop
 and flip; and *plain*, the same without crop and flip, which comes closest to the published numbers.
 """
 WORDS = f"""| word | meaning |
