@@ -63,7 +63,7 @@ def test_verdict_says_how_many_examples_are_missing():
         EncoderScore("a", -1.0, Estimated(0.0, 0.0), Estimated(0.8, 0.1)),
         EncoderScore("b", -1.01, Estimated(0.01, 0.01), Estimated(0.8, 0.1)),
     ]
-    assert "4,000" in EncoderComparison(rows, None, 1000).verdict()  # twice the standard error: four times the examples
+    assert "9,000" in EncoderComparison(rows, None, 1000).verdict()  # three standard errors: nine times the examples
     assert "only" in EncoderComparison(rows[:1], None, 1000).verdict()
 
 

@@ -1,7 +1,8 @@
 """Which encoder is better for these answers, judged without true labels.
 
 A linear layer on the features of each encoder is cross-fitted: it predicts the answers of examples that it has not
-seen. The encoder whose layer gives these answers the highest likelihood is the best one. The likelihood is a proper
+seen. Few answers suit few features, so the layer gets the number of main components and the weight decay that predict
+best. The encoder whose layer gives these answers the highest likelihood is the best one. The likelihood is a proper
 score, so with enough answers this is the encoder whose features tell the classes apart best. All encoders are judged on
 the same answers and parts, so that the difference of two encoders has a standard error.
 """
@@ -19,10 +20,11 @@ from complementary.reports.confusions import Estimated, estimate_accuracy
 from complementary.rng import generator
 
 log = logging.getLogger(__name__)
-MAX_EXAMPLES, MAX_FEATURES = 10_000, 256  # more change the ranking little, and the time much
-DECAYS = (1e-3, 1e-2, 1e-1)  # of the weights; the best one is taken for each encoder
+MAX_EXAMPLES = 10_000  # more change the ranking little, and the time much
+COMPONENTS = (32, 64, 256)  # main components of the features, and
+DECAYS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # penalty of the weights: the best pair is taken for each encoder
 LENGTH = 6.0  # of an average vector, which the decays suit
-CLEAR = 2.0  # standard errors between the best encoder and the next
+CLEAR = 3.0  # standard errors between the best encoder and the next: they do not contain the variance of the training
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def compare_encoders(
     each, accuracy = dict[str, Tensor](), dict[str, Estimated]()
     for name, vectors in features.items():
         progress(name)
-        predicted, _ = cross_fit_linear(reduce(vectors[chosen].float().cpu()), given, matrix, part)
+        predicted = cross_fit_linear(reduce(vectors[chosen].float().cpu()), given, matrix, part).predicted
         each[name] = _likelihood(predicted, given, matrix)
         accuracy[name] = estimate_accuracy(predicted.argmax(1), given, matrix)
     order = sorted(each, key=lambda name: -float(each[name].mean()))
@@ -126,33 +128,52 @@ def _difference(best: Tensor, other: Tensor) -> Estimated:
 
 
 def reduce(points: Tensor) -> Tensor:
-    """Centered vectors [N, D] of a common length; of more than 256 features, the main components."""
+    """The main components of vectors [N, D], at most 256, the largest first; centered, and of a common length."""
     points = points - points.mean(0)
-    if points.shape[1] > MAX_FEATURES:
-        count = min(MAX_FEATURES, len(points))
+    count = min(COMPONENTS[-1], *points.shape)
+    if points.shape[1] > COMPONENTS[-1]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             _, _, main = torch.pca_lowrank(points, count, center=False)
-        points = points @ main
+    else:
+        main = torch.linalg.eigh(points.T.double() @ points.double()).eigenvectors.flip(1)[:, :count].float()
+    points = points @ main
     length = (points**2).sum(1).mean().sqrt().clamp_min(1e-12)
     return LENGTH * points / length  # one scale for all features: those of small variance are mostly noise
 
 
-def cross_fit_linear(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor) -> tuple[Tensor, float]:
-    """Out-of-sample predictions of a linear layer, with the decay that predicts the answers best.
+@dataclass(frozen=True)
+class LinearFit:
+    """A cross-fitted linear layer.
+
+    Attributes:
+        predicted: Class probabilities of examples that the layer has not seen, float64 [N, K].
+        components: Number of features that predict the answers best, and
+        decay: the decay.
+    """
+
+    predicted: Tensor
+    components: int
+    decay: float
+
+
+def cross_fit_linear(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor) -> LinearFit:
+    """Out-of-sample predictions of a linear layer, with the features and the decay that predict the answers best.
 
     Args:
         points: Features, [N, D], as `reduce` scales them.
         given: Complementary labels, [N, K].
         matrix: Transition matrix, [K, K].
         part: The part of each example, int [N]; it is predicted by a layer that was fitted to the other parts.
-
-    Returns:
-        Class probabilities, float64 [N, K], and the decay.
     """
     given, matrix = given.double(), matrix.double()
-    found = [(_cross_fit(points, given, matrix, part, decay), decay) for decay in DECAYS]
-    return max(found, key=lambda pair: float(_likelihood(pair[0], given, matrix).mean()))
+    counts = sorted({min(count, points.shape[1]) for count in COMPONENTS})
+    found = [
+        LinearFit(_cross_fit(points[:, :count], given, matrix, part, decay), count, decay)
+        for count in counts
+        for decay in DECAYS
+    ]
+    return max(found, key=lambda fit: float(_likelihood(fit.predicted, given, matrix).mean()))
 
 
 def _cross_fit(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor, decay: float) -> Tensor:

@@ -397,13 +397,13 @@ def _linear(run: FinishedRun, matrix: Tensor) -> list[Accuracy]:
     train, held = points[: len(rows)], points[len(rows) :]
     excluded = run.excluded[rows]
     part = torch.randperm(len(rows), generator=source) % AUTO_FOLDS
-    predicted, decay = cross_fit_linear(train, excluded, matrix, part)
+    fit = cross_fit_linear(train, excluded, matrix, part)
     on_test = None
     if truth is not None:
-        weight, bias = fit_linear(train, excluded.float(), matrix.float(), decay)
-        on_test = (held @ weight + bias).argmax(1)
+        weight, bias = fit_linear(train[:, : fit.components], excluded.float(), matrix.float(), fit.decay)
+        on_test = (held[:, : fit.components] @ weight + bias).argmax(1)
     name = f"Linear layer on the {'pixels' if len(run.predictor.shape) == 3 else 'vectors'}"
-    return _compare(name, predicted.argmax(1), excluded, matrix, on_test, truth)
+    return _compare(name, fit.predicted.argmax(1), excluded, matrix, on_test, truth)
 
 
 def _compare(
