@@ -231,16 +231,15 @@ def test_recipe_sets_options_that_others_override():
     assert Config.of(**config.flat()) == config, "a stored configuration is complete: the recipe changes nothing"
 
 
-def test_recipe_on_features_has_a_weaker_weight_decay_for_long_tails():
+def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     decays = [
         Config.of(recipe="features").training.weight_decay,
-        Config.of(recipe="features", long_tail=100).training.weight_decay,
         Config.of(long_tail=100).with_(recipe="self-training").training.weight_decay,
-        Config.of(recipe="features", long_tail=100, weight_decay=0.02).training.weight_decay,
-        Config.of(recipe="icm", long_tail=100).training.weight_decay,
+        Config.of(recipe="features", weight_decay=0.02).training.weight_decay,
+        Config.of(recipe="icm").training.weight_decay,
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
-    assert decays == [0.01, 0.001, 0.001, 0.02, *[Config().training.weight_decay] * 2]
+    assert decays == [0.01, 0.01, 0.02, *[Config().training.weight_decay] * 2]
     assert Config.of(recipe="features", long_tail=100).training.loss == "s-nl-w"
     assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"
     assert Config.of(labels="setup-1:100").is_balanced

@@ -99,6 +99,16 @@ def test_weight_decay_of_recipes_on_features_is_not_used_for_vectors():
     assert resolve(AUTO, VECTORS, CPU).training.weight_decay == Config().training.weight_decay
 
 
+@pytest.mark.parametrize(("classes", "wanted"), [(8, 0.01), (10, 0.01), (20, 0.005), (100, 0.001)])
+def test_weight_decay_of_recipes_on_features_falls_with_the_number_of_classes(classes, wanted):
+    dataset = dataset_of(IMAGES.train.inputs, classes)
+    config = Config.of(recipe="self-training", labels="given", encoder="random")
+    found = resolve(config, dataset, CPU)
+    assert found.training.weight_decay == pytest.approx(wanted)
+    assert resolve(found, dataset, CPU) == found
+    assert resolve(config.with_(weight_decay=0.02), dataset, CPU).training.weight_decay == 0.02
+
+
 def test_recipes_on_features_do_without_an_encoder_for_vectors():
     config = Config.of(recipe="self-training", labels="given", epochs=1, self_training=1, batch=64)
     assert resolve(config, VECTORS, CPU).dataset.inputs == "raw"

@@ -43,11 +43,10 @@ def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature
     matrix = random.dirichlet(np.ones(classes), classes)
     predicted = random.dirichlet(np.ones(classes), 5)
     excluded = (random.random((5, classes)) < most / classes).astype(np.uint8)
-    alignment = random.uniform(0.5, 2, classes)
+    alignment, prior = random.uniform(0.5, 2, classes), random.dirichlet(np.ones(classes)) + 0.01
     likelihood = log_likelihood(torch.from_numpy(excluded), torch.from_numpy(matrix))
-    found, posterior = beliefs(
-        temperature, torch.from_numpy(predicted).float(), likelihood, torch.from_numpy(alignment).float()
-    )
+    factors = (torch.from_numpy(part).float() for part in (alignment, np.log(prior)))
+    found, posterior = beliefs(temperature, torch.from_numpy(predicted).float(), likelihood, *factors)
     for row, labels, belief, before in zip(predicted, excluded, found, posterior, strict=True):
         joint = np.array(
             [
@@ -55,7 +54,7 @@ def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature
                 for y in range(classes)
             ]
         )
-        slow = (joint * alignment) ** (1 / temperature)
+        slow = prior * (joint * alignment / prior) ** (1 / temperature)
         torch.testing.assert_close(before.double(), torch.tensor(joint / joint.sum()), rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(belief.double(), torch.tensor(slow / slow.sum()), rtol=1e-3, atol=1e-5)
 
@@ -63,14 +62,16 @@ def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature
 def test_belief_in_an_excluded_class_is_zero():
     predicted = torch.tensor([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
     excluded = torch.tensor([[1, 0, 0], [1, 0, 0]], dtype=torch.uint8)
-    found, _ = beliefs(1.0, predicted, log_likelihood(excluded, transitions.uniform(3)), torch.ones(3))
+    found, _ = beliefs(1.0, predicted, log_likelihood(excluded, transitions.uniform(3)), torch.ones(3), torch.zeros(3))
     torch.testing.assert_close(found[0], torch.tensor([0.0, 2 / 3, 1 / 3]), atol=1e-5, rtol=0)
     torch.testing.assert_close(found[1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
 
 
 def test_yes_answers_leave_one_class():
     excluded = 1 - torch.eye(4, dtype=torch.uint8)
-    found, _ = beliefs(1.0, torch.full((4, 4), 0.25), log_likelihood(excluded, transitions.uniform(4)), torch.ones(4))
+    found, _ = beliefs(
+        1.0, torch.full((4, 4), 0.25), log_likelihood(excluded, transitions.uniform(4)), torch.ones(4), torch.zeros(4)
+    )
     torch.testing.assert_close(found, torch.eye(4), atol=1e-5, rtol=0)
 
 
@@ -260,7 +261,7 @@ def test_result_reports_where_self_training_started():
 
 @pytest.mark.slow
 def test_self_training_improves_a_weak_classifier():
-    config = Config.of(mix="icm", epochs=60, batch=64, self_training=40)
+    config = Config.of(mix="icm", epochs=15, batch=64, lr=3e-3, self_training=20)
     result = run(config, device="cpu")
     assert result["accuracy_selected_before_self_training"] > 0.7
     assert result["accuracy_last"] > result["accuracy_selected_before_self_training"] + 0.02

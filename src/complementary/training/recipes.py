@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
-from complementary.config import Config, options_of
+from complementary.config import RECIPES, Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import label_source, select
 from complementary.encoders.patches import expected_seconds
@@ -28,6 +28,9 @@ from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
+TUNED_CLASSES = (
+    10  # for which the weight decay of the recipes was chosen; gradients of complementary losses fall with K
+)
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches
@@ -38,7 +41,8 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
     Options that the configuration sets to other values than their defaults stay as they are, except for a weight decay
-    that equals the recipe's, for vectors. What was chosen, and why, is one line in the log.
+    that equals the recipe's: it is not for vectors, and too large for more than ten classes. What was chosen, and why,
+    is one line in the log.
 
     Args:
         config: The configuration.
@@ -47,14 +51,22 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """
     recipe, vectors = config.training.recipe, dataset.train.inputs.ndim == 2
     if recipe == "auto":
-        return _choose(config, dataset, device)
-    if vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
+        config = _choose(config, dataset, device)
+    elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
         log.info("the inputs are vectors, so %s does without an encoder", recipe)
-        usual = [Config.of(recipe=recipe, inputs=i, long_tail=config.dataset.long_tail) for i in ("features", "raw")]
-        on_features, raw = (one.training.weight_decay for one in usual)
-        decay = config.training.weight_decay
-        return config.with_(inputs="raw", weight_decay=raw if decay == on_features else decay)
+        raw = Config.of(recipe=recipe, inputs="raw").training.weight_decay
+        config = config.with_(inputs="raw", **({"weight_decay": raw} if _has_usual_decay(config) else {}))
+    if config.dataset.inputs == "features" and _has_usual_decay(config) and len(dataset.classes) > TUNED_CLASSES:
+        decay = config.training.weight_decay * TUNED_CLASSES / len(dataset.classes)
+        log.info("weight_decay = %.2g for %d classes", decay, len(dataset.classes))
+        config = config.with_(weight_decay=decay)
     return config
+
+
+def _has_usual_decay(config: Config) -> bool:
+    """Whether the weight decay is the one that the recipe sets for a layer on features."""
+    usual = RECIPES.get(config.training.recipe, {}).get("weight_decay")
+    return config.training.weight_decay == usual
 
 
 def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:

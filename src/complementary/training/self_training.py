@@ -5,7 +5,8 @@ One step:
 1. A teacher, the EMA of the network, predicts a weakly augmented view. The remembered prediction of each example moves
    towards it.
 2. The remembered prediction times the likelihood of the complementary labels (Bayes' rule) is the posterior. Aligned
-   with the class prior and sharpened, it is the belief.
+   with the class prior and sharpened, it is the belief. For a balanced population only the evidence is sharpened, not
+   the prior: otherwise small classes are lost.
 3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
 
 The teacher at the end is the result. True labels are not used.
@@ -154,7 +155,7 @@ class SelfTrainer(Trainer):
         remembered = self.memory[rows].lerp(predicted, 1 - self.config.pseudo_labels.memory)
         self.memory.index_copy_(0, rows, remembered)
         likelihood = self.processes.all_gather_batch(self.log_likelihood[index])
-        found, posterior = self.to_beliefs(remembered, likelihood, self.alignment())
+        found, posterior = self.to_beliefs(remembered, likelihood, self.alignment(), self.log_prior)
         self.mean_posterior.lerp_(posterior.mean(0), 1 - ALIGNMENT)
         return self.processes.own_part(found)
 
@@ -269,20 +270,26 @@ def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
         return excluded.float() @ logarithm.T
 
 
-def beliefs(temperature: float, remembered: Tensor, likelihood: Tensor, alignment: Tensor) -> tuple[Tensor, Tensor]:
+def beliefs(
+    temperature: float, remembered: Tensor, likelihood: Tensor, alignment: Tensor, log_prior: Tensor
+) -> tuple[Tensor, Tensor]:
     """Combine predictions and complementary labels by Bayes' rule, align the result with the prior, and sharpen it.
+
+    belief ~ prior x (alignment x posterior / prior) ^ (1 / temperature): the prior itself is not sharpened.
 
     Args:
         temperature: 1: no sharpening.
         remembered: Class probabilities, [B, K].
         likelihood: Logarithm of the likelihood of the labels, [B, K].
         alignment: Factor of each class, [K].
+        log_prior: Logarithm of the class prior up to a constant; 0: equal classes, [K].
 
     Returns:
         The beliefs and the posteriors (before alignment and sharpening), each [B, K].
     """
     joint = remembered.clamp_min(1e-6).log() + likelihood
-    return ((joint + alignment.log()) / temperature).softmax(1), joint.softmax(1)
+    sharpened = (joint + alignment.log() - log_prior) / temperature + log_prior
+    return sharpened.softmax(1), joint.softmax(1)
 
 
 def pseudo_label_loss(
