@@ -5,6 +5,7 @@ A few tests per room still start a new interpreter: those of ``python -m complem
 
 import contextlib
 import gc
+import importlib
 import multiprocessing
 import os
 import random
@@ -27,6 +28,7 @@ def start_forked(work: Callable[[], object], **how: Any) -> "subprocess.Popen[st
         work: What to do there.
         how: More for `subprocess.Popen`, such as pipes, ``cwd`` and ``start_new_session``; not ``env``.
     """
+    _import_before_forks()
     own = set(_open_files())
 
     def instead_of_exec() -> None:
@@ -88,6 +90,7 @@ class ForkContext:
         return ours, theirs
 
     def Process(self, target: Any, args: tuple[Any, ...], **how: Any) -> Any:
+        _import_before_forks()
         return self._fork.Process(target=self._serve, args=(target, args), **how)
 
     def _serve(self, target: Any, arguments: tuple[Any, ...]) -> None:
@@ -95,6 +98,11 @@ class ForkContext:
             if not end.closed:
                 end.close()
         target(*arguments)
+
+
+def _import_before_forks() -> None:
+    """The first optimizer of a process imports the compiler, which takes more than a second: here, once for all forks."""
+    importlib.import_module("torch._dynamo")
 
 
 def _status_of(work: Callable[[], object]) -> int:

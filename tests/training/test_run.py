@@ -272,11 +272,12 @@ def test_run_without_validation_split_selects_no_epoch():
 
 def test_estimated_transition_is_close_to_the_true_one():
     """Closer than the uniform matrix."""
-    config = Config.of(labels="biased:10", loss="fwd", transition="estimate", mix="none", estimate_epochs=40)
+    labels = {"labels": "biased:10", "loss": "fwd", "transition": "estimate", "mix": "none"}
+    config = Config.of(**labels, lr=5e-3, estimate_epochs=10)
     trainer = build_trainer(config, "cpu")
     wanted = biased(10, 10)
     error = (trainer.loss_transition.double() - wanted).abs().mean()
-    assert error < 0.75 * (uniform(10) - wanted).abs().mean()
+    assert error < 0.5 * (uniform(10) - wanted).abs().mean()
     assert torch.allclose(trainer.loss_transition.sum(1), torch.ones(10))
 
 
