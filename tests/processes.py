@@ -101,7 +101,7 @@ class ForkContext:
 
 
 def _import_before_forks() -> None:
-    """The first optimizer of a process imports the compiler, which takes more than a second: here, once for all forks."""
+    """The first optimizer of a process imports the compiler, which takes more than a second: here once for all."""
     importlib.import_module("torch._dynamo")
 
 
