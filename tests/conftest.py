@@ -23,6 +23,11 @@ os.fsync = lambda descriptor: None
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config):
+    """Python 3.12 warns of every fork of a process with threads, such as those of pytest-xdist."""
+    config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
 def pytest_collection_modifyitems(items):
     """Tests marked ``gpu`` are skipped where there is none; ``pytest -m gpu`` runs just those.
 

@@ -29,15 +29,14 @@ def start_forked(work: Callable[[], object], **how: Any) -> "subprocess.Popen[st
         how: More for `subprocess.Popen`, such as pipes, ``cwd`` and ``start_new_session``; not ``env``.
     """
     _import_before_forks()
-    own = set(_open_files())
+    own = _open_files()
 
     def instead_of_exec() -> None:
         """`Popen` has redirected the output. It waits until its pipe is closed, as it would be by exec."""
         status = 70
         try:
-            for descriptor in set(_open_files()) - own - {0, 1, 2}:
-                with contextlib.suppress(OSError):  # the listing itself was one of them
-                    os.close(descriptor)
+            for descriptor in _open_files() - own - {0, 1, 2}:
+                os.close(descriptor)
             gc.enable()
             sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
             status = _status_of(work)
@@ -119,5 +118,11 @@ def _status_of(work: Callable[[], object]) -> int:
         sys.stderr.flush()
 
 
-def _open_files() -> list[int]:
-    return [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208
+def _open_files() -> set[int]:
+    """The descriptors of this process, without that of the listing."""
+    found = set()
+    for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            found.add(number)
+    return found
