@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from complementary import labels, transitions
+from complementary.clusters import compare
 from complementary.clusters.compare import EncoderComparison, EncoderScore, compare_encoders, fit_linear
 from complementary.errors import UserError
 from complementary.reports.confusions import Estimated
@@ -35,15 +36,17 @@ def test_better_encoder_wins():
 
 
 @pytest.mark.slow
-def test_equal_encoders_have_no_winner():
+def test_equal_encoders_have_no_winner(monkeypatch):
     """Negative control: two encoders of the same quality."""
+    monkeypatch.setattr(compare, "DECAYS", (1e-3, 1e-2))
     winners = [
         compare_encoders(*simulate({"a": 0.5, "b": 0.5}, 500, seed), MATRIX, folds=2).winner for seed in range(6)
     ]
     assert sum(winner is not None for winner in winners) <= 1
 
 
-def test_features_that_are_always_zero_change_nothing():
+def test_features_that_are_always_zero_change_nothing(monkeypatch):
+    monkeypatch.setattr(compare, "DECAYS", (1e-3,))
     features, excluded = simulate({"a": 0.3}, 300)
     wide = torch.cat([features["a"], torch.zeros(300, 400)], 1)
     found = compare_encoders({"a": features["a"], "wide": wide}, excluded, MATRIX)

@@ -21,8 +21,8 @@ from complementary.rng import generator
 
 log = logging.getLogger(__name__)
 MAX_EXAMPLES = 10_000  # more change the ranking little, and the time much
-COMPONENTS = (32, 64, 256)  # main components of the features, and
-DECAYS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # penalty of the weights: the best pair is taken for each encoder
+COMPONENTS = (32, 64, 256)  # numbers of main components of the features, and
+DECAYS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # penalties of the weights; the best ones are taken for each encoder
 LENGTH = 6.0  # of an average vector, which the decays suit
 CLEAR = 3.0  # standard errors between the best encoder and the next: they do not contain the variance of the training
 
@@ -167,13 +167,19 @@ def cross_fit_linear(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor
         part: The part of each example, int [N]; it is predicted by a layer that was fitted to the other parts.
     """
     given, matrix = given.double(), matrix.double()
-    counts = sorted({min(count, points.shape[1]) for count in COMPONENTS})
-    found = [
-        LinearFit(_cross_fit(points[:, :count], given, matrix, part, decay), count, decay)
-        for count in counts
-        for decay in DECAYS
-    ]
-    return max(found, key=lambda fit: float(_likelihood(fit.predicted, given, matrix).mean()))
+
+    def fit(count: int, decay: float) -> LinearFit:
+        return LinearFit(_cross_fit(points[:, :count], given, matrix, part, decay), count, decay)
+
+    def best(found: list[LinearFit]) -> LinearFit:
+        return max(found, key=lambda each: float(_likelihood(each.predicted, given, matrix).mean()))
+
+    few, usual, many = (min(count, points.shape[1]) for count in COMPONENTS)
+    first = best([fit(usual, decay) for decay in DECAYS])
+    place = DECAYS.index(first.decay)  # the best decays for other numbers of features are near
+    further = [fit(few, decay) for decay in DECAYS[place : place + 2] if few < usual]
+    further += [fit(many, decay) for decay in DECAYS[max(0, place - 1) : place + 1] if many > usual]
+    return best([first, *further])
 
 
 def _cross_fit(points: Tensor, given: Tensor, matrix: Tensor, part: Tensor, decay: float) -> Tensor:
