@@ -287,7 +287,7 @@ def _table(sizes: list[dict[str, Any]], target: int) -> str:
     counts, kind = sorted({*found, target}), sizes[0]["kind"]
     rows = [f"| stage | {' | '.join(f'{count:,} {kind}' for count in counts)} |", "|---" * (1 + len(counts)) + "|"]
     names = dict.fromkeys(name for count in sorted(found) for name in found[count])
-    for name in names:
+    for name in sorted(names, key=lambda name: (name.startswith("predict"), len(name) * name.startswith("predict"))):
         measured = {count: found[count][name] for count in counts if name in found.get(count, {})}
         cells = [_cell(measured[count]) if count in measured else _ahead(name, measured, count) for count in counts]
         rows.append(f"| {name} | {' | '.join(cells)} |")
