@@ -111,8 +111,8 @@ def test_checkpoint_that_is_missing_is_named(tmp_path):
 # --- atomic writes --------------------------------------------------------------------------------
 
 
-def test_atomic_write_takes_text_and_bytes(tmp_path):
-    for content in ("ü\n", "ü\n".encode()):
+def test_atomic_write_takes_text_bytes_and_parts(tmp_path):
+    for content in ("ü\n", "ü\n".encode(), iter(["ü", "\n"])):
         files.atomic_write(tmp_path / "a", content)
         assert (tmp_path / "a").read_bytes() == "ü\n".encode()
 
