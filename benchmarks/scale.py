@@ -164,7 +164,7 @@ def stages(kind: str, folder: Path, with_csv: bool = True) -> list[Stage]:
 
 def prediction_stages(kind: str, folder: Path, encoder: str | None) -> list[Stage]:
     """A training on a few examples, with features of the encoder if one is given, and the prediction of all."""
-    model = ("--model", "cnn" if kind == "images" else "mlp")
+    model: tuple[str, ...] = ("--model", "cnn" if kind == "images" else "mlp")
     model = model if encoder is None else ("--inputs", "features", "--encoder", encoder)
     small, out = folder / "small.npz", folder / "run"
     train = ("train", "--data", small, "--mix", "none", "--epochs", 1, *model, "--out", out)

@@ -18,6 +18,7 @@ from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
 
+MIN_SLOW = 500  # examples whose features are cached if the encoder is slow
 MIN_EXAMPLES = 5000  # features and clusters of fewer examples take less than a second and are not cached
 
 

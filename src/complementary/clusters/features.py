@@ -252,7 +252,8 @@ class FeatureExtractor:
             return _unit_pixels(inputs)
         if self.encoder.kind == "plugin":
             return F.normalize(self._compute_own(inputs))
-        many = len(inputs) >= cache.MIN_EXAMPLES
+        slow = self.encoder.kind in ("patches", *EXTERNAL)  # on a CPU some 15 ms per image, and more
+        many = len(inputs) >= (cache.MIN_SLOW if slow else cache.MIN_EXAMPLES)
         key = None
         if many:
             key = self._key(self.fingerprint if inputs is self.inputs else files.fingerprint_rows(inputs))
