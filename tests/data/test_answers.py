@@ -59,7 +59,7 @@ def test_answers_can_be_written_in_many_ways(write, logged, text):
     assert content(table) == {"a.png": (("dog", "cat"), (), ("ship",)), "b.png": (("dog",), (), ("cat",))}
     assert table.class_names() == ["cat", "dog", "ship"]
     assert (table.has_answers, table.has_truth) == (True, True)
-    assert logged() == []
+    assert len(logged()) == text.startswith("what"), "the column of the examples has an unusual name"
 
 
 def test_answers_without_a_header(write):

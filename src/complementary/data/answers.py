@@ -329,6 +329,8 @@ def _find_columns(
     ignored = [name for i, name in enumerate(names) if i not in columns.used()]
     if ignored:
         log.warning("%s: ignored columns: %s", path, _list(ignored))
+    if not named:
+        log.info("%s: the column %s names the examples", path, names[key] or "1")
     return columns
 
 
