@@ -1,6 +1,7 @@
 """Does the comparison of encoders without true labels name the encoder that is better for these answers?
 
     python -m benchmarks.compare --out results/compare.json
+    python -m benchmarks.compare --page results/compare.json
 
 For handwritten digits and for photos (3,600 images of CIFAR-10 of 8 kinds), one answer each, a linear layer on the
 features of each encoder is compared as `cll cluster --compare` does. Beside it is the accuracy on the test set of a
@@ -75,12 +76,29 @@ def judge(dataset: Dataset, features: dict[str, tuple[torch.Tensor, torch.Tensor
     return {"set": dataset.name, "seed": seed, "winner": found.winner, "scores": scores, "oracle_accuracy": accuracy}
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """The comparisons in Markdown: likelihoods, best first, and the accuracy of each encoder on the test set."""
+    lines = [
+        "| set, draw | log-likelihood of unseen answers, best first | winner | test accuracy in % (oracle) |",
+        "|---" * 4 + "|",
+    ]
+    for row in rows:
+        scores = ", ".join(f"{score['encoder']} {score['score']:.4f}" for score in row["scores"])
+        accuracy = ", ".join(f"{s['encoder']} {100 * row['oracle_accuracy'][s['encoder']]:.1f}" for s in row["scores"])
+        lines.append(f"| {row['set']}, {row['seed']} | {scores} | {row['winner'] or 'not clear'} | {accuracy} |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the comparisons and print or store them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--draws", type=int, default=3, help="draws of answers per set")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--page", type=Path, help="print the table of this file instead")
     options = parser.parse_args(arguments)
+    if options.page is not None:
+        print(table(json.loads(options.page.read_text())["comparisons"]))
+        return
     rows = []
     for dataset in (data.load("digits"), photos()):
         features = features_of(dataset)
