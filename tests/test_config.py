@@ -240,7 +240,8 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
     assert decays == [0.01, 0.01, 0.02, *[Config().training.weight_decay] * 2]
-    assert Config.of(recipe="features", long_tail=100).training.loss == "s-nl-w"
+    for inputs in ("features", "raw"):
+        assert Config.of(recipe="features", long_tail=100, inputs=inputs).training.loss == "s-nl-w"
     assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"
     assert Config.of(labels="setup-1:100").is_balanced
     assert not Config.of(labels="setup-2:10").is_balanced

@@ -80,7 +80,7 @@ class BaseConfig:
         if preset.get("inputs") == "features":
             if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
                 preset = {name: value for name, value in preset.items() if name != "weight_decay"}
-            elif _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
+            if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
                 preset = preset | {"loss": "s-nl-w"}
         return {name: value for name, value in preset.items() if name not in options}
 

@@ -198,7 +198,7 @@ def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_
         ),
         ("self-training-long-tail", 6, Query(parse_where(["loss=s-exp"])), "56.69 ± 1.22 (3)"),
         ("self-training-long-tail", 6, Query(parse_where(["loss=s-nl-w"])), "57.91 ± 3.08 (3)"),
-        ("self-training-long-tail-mlp", 3, Query(), "66.30 ± 1.55 (3)"),
+        ("self-training-long-tail-mlp", 6, Query(parse_where(["loss=s-nl-w"])), "76.53 ± 2.70 (3)"),
         ("self-training-cifar20", 3, Query(), "52.41 ± 0.79 (3)"),
         ("self-training-cifar100", 2, Query(parse_where(["per_example=5"])), "2.69 (1)"),
         ("features-labels", 60, Query(parse_where(["data=aclcifar10", "loss=fwd"])), "81.67 ± 0.18 (3)"),
