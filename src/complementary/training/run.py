@@ -39,7 +39,7 @@ from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
-CONFIRMED = 2.0  # standard deviations by which a classifier must be better than chance
+CONFIRMED = 1.0  # standard deviations by which a classifier must be better than chance, else there is a warning
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
@@ -149,9 +149,9 @@ def _check_start(first: Trainer) -> None:
     found = scores.contradictions(predicted, task.validation_excluded.cpu())
     if found.z < CONFIRMED:
         log.warning(
-            "The classifier that self-training starts from is no better than chance: %d of %d held-out predictions "
-            "name an excluded class, %.0f would by chance. Self-training will not help. Use more labels, more examples "
-            "or a better encoder.",
+            "Self-training starts from a classifier that may be no better than chance: %d of %d held-out predictions "
+            "name an excluded class, about %.0f would by chance. If so, self-training will not help; use more labels, "
+            "more examples or a better encoder.",
             found.found,
             len(predicted),
             found.expected,
