@@ -220,7 +220,8 @@ def test_accuracy_estimate_has_the_value_of_estimated_accuracy_and_an_interval(d
     assert found.value == pytest.approx(fitted.estimated_accuracy(vectors, excluded), abs=1e-4)
     assert found.low < found.value < found.high
     assert found.population == "data"
-    balanced = fitted.accuracy_estimate(vectors, excluded, population="balanced")
+    with pytest.warns(UserWarning, match="too uncertain"):
+        balanced = fitted.accuracy_estimate(vectors, excluded, population="balanced")
     assert balanced.population == "balanced"
 
 
@@ -261,7 +262,8 @@ def test_accuracy_estimate_includes_the_error_of_an_estimated_matrix(digits):
     options = {"transition": "estimate", "config": {"estimate_epochs": 1}}
     model = ComplementaryClassifier(mix="none", epochs=2, batch=128, **options).fit(vectors, excluded)
     assert np.array_equal(model.transition_estimate_.matrix.numpy(), model.transition_)
-    assert pickle.loads(pickle.dumps(model)).accuracy_estimate(vectors, excluded).examples == len(vectors)
+    with pytest.warns(UserWarning, match="no estimate"):  # one epoch is too little for a matrix
+        assert pickle.loads(pickle.dumps(model)).accuracy_estimate(vectors, excluded).examples == len(vectors)
 
 
 def test_pickle_gives_the_same_predictions(digits, fitted):
@@ -378,3 +380,20 @@ def test_score_rejects_labels_of_another_length(digits, fitted):
     _, vectors, truth, _ = digits
     with pytest.raises(UserError, match=r"\[3\]"):
         fitted.score(vectors, truth[:3])
+
+
+def test_estimates_need_one_label_set_for_each_example():
+    x, not_y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+    model = ComplementaryClassifier(mix="none", epochs=1, batch=20).fit(x, not_y)
+    for estimate in (model.accuracy_estimate, model.estimated_accuracy):
+        for wrong in (not_y[:10], np.tile(not_y, 2)):
+            with pytest.raises(UserError, match="60 examples"):
+                estimate(x, wrong)
+
+
+def test_accuracy_estimate_without_a_number_warns():
+    x, not_y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+    model = ComplementaryClassifier(mix="none", epochs=1, batch=20).fit(x, not_y)
+    model.transition_ = np.full((3, 3), 1 / 3)  # labels that say nothing
+    with pytest.warns(UserWarning, match="no estimate"):
+        assert np.isnan(model.accuracy_estimate(x, not_y).value)

@@ -237,7 +237,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         The best score of a search is too high, because it is the best of many; estimate again on other examples.
         """
         probabilities = torch.from_numpy(self.predict_proba(X))
-        excluded, _ = _read_labels(not_y, self.classes_.tolist())
+        excluded = self._labels_of(probabilities, not_y)
         return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
 
     def accuracy_estimate(
@@ -253,14 +253,24 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             population: ``data``: examples like these; ``balanced``: the same with classes of equal size.
 
         Returns:
-            ``value``, ``low``, ``high`` and, if no number can be given, the ``reason``. If the transition matrix was
-            estimated, its error is part of the interval.
+            ``value``, ``low``, ``high`` and, if no number can be given, the ``reason``, with a warning. If the
+            transition matrix was estimated, its error is part of the interval.
         """
         predicted = torch.from_numpy(self.predict_proba(X)).argmax(1)
-        excluded, _ = _read_labels(not_y, self.classes_.tolist())
+        excluded = self._labels_of(predicted, not_y)
         self._warn_if_seen(X)
         interval = accuracy_interval if population == "data" else balanced_accuracy_interval
-        return interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
+        found = interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
+        if found.reason:
+            warnings.warn(f"There is no estimate of the accuracy: {found.reason}", stacklevel=2)
+        return found
+
+    def _labels_of(self, predicted: Tensor, not_y: object) -> Tensor:
+        """Complementary labels of the examples that ``predicted`` [N, ...] is for, uint8 [N, K]."""
+        excluded, _ = _read_labels(not_y, self.classes_.tolist())
+        if len(excluded) != len(predicted):
+            raise UserError(f"X has {len(predicted)} examples but not_y has {len(excluded)}; they must match.")
+        return excluded
 
     def _warn_if_seen(self, X: ArrayLike) -> None:
         """Warn if the encoder was pretrained on some of the examples, or if that is not known."""

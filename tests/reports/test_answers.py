@@ -177,3 +177,18 @@ def test_examples_without_answers_are_no_issue():
 def test_bad_input_is_a_user_error(answers, probabilities, options):
     with pytest.raises(UserError):
         find_answer_issues(answers, probabilities, **options)
+
+
+def test_names_of_classes_are_read_in_the_order_of_the_columns():
+    names = ["delta", "beta", "alpha"]
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    numbers = np.random.default_rng(1).integers(0, 3, 60)
+    answers = [names[k] for k in numbers]
+    wanted = get_answer_quality_scores(numbers, probabilities, noise_rate=0.1)
+    assert get_answer_quality_scores(answers, probabilities, noise_rate=0.1, classes=names).tolist() == wanted.tolist()
+    ranked = find_answer_issues(answers, probabilities, noise_rate=0.1, classes=np.array(names))
+    assert ranked.tolist() == find_answer_issues(numbers, probabilities, noise_rate=0.1).tolist()
+    for function in (find_answer_issues, rank_answers, estimate_answer_noise):
+        with pytest.raises(UserError) as caught:
+            function(answers, probabilities)
+        assert caught.value.option == "classes"

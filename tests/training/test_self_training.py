@@ -251,6 +251,15 @@ def test_start_that_is_no_better_than_chance_is_reported(informative, caplog):
     assert ("no better than chance" in caplog.text) is not informative
 
 
+def test_classes_that_are_never_predicted_are_reported(caplog):
+    loop = build_trainer(SELF_TRAINING, "cpu")
+    loop.run()
+    loop.memory.copy_(torch.eye(10)[torch.arange(len(loop.memory)) % 8])
+    with caplog.at_level("WARNING"):
+        runner.summarize(loop)
+    assert "2 of 10 classes are never predicted: 8, 9" in caplog.text
+
+
 def test_result_reports_where_self_training_started():
     result = run(SELF_TRAINING, device="cpu")
     assert result["accuracy_last_before_self_training"] is not None

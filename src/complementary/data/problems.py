@@ -67,10 +67,11 @@ class Problems:
                 listed = f" (listed in {report})"
         log.warning("%s", self.text(LOGGED if listed else None))
         errors, left_out = self.count("error"), self.count("left out")
-        stops = errors or left_out > TOLERANCE * examples
+        many = left_out > TOLERANCE * examples
         count = f"{errors + left_out:,} problem{'s' if errors + left_out > 1 else ''}{listed}"
-        if stops and not skip_bad:
-            raise UserError(f"{path}: {count}; nothing was imported. Fix them, or skip the examples.", "skip_bad")
+        if (errors or many) and not skip_bad:
+            why = f" {left_out:,} of {examples:,} examples would be left out, more than a tenth." if many else ""
+            raise UserError(f"{path}: {count}; nothing was imported.{why} Fix them, or skip the examples.", "skip_bad")
         if errors + left_out:
             kept = "; examples with a note are kept" if self.count("note") else ""
             log.warning("%s: they are left out, all other examples are imported%s", count, kept)

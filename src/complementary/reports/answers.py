@@ -22,7 +22,7 @@ A model that has seen the answer "not k" predicts k less, and so hides exactly t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,11 +114,12 @@ def find_answer_issues(
     filter_by: FilterName = "posterior",
     frac_noise: float = 1.0,
     noise_rate: float | None = None,
+    classes: Sequence[Hashable] | None = None,
 ) -> NDArray[Any]:
     """Find the examples that have an answer that looks wrong.
 
     Args:
-        excluded: Complementary labels: class numbers [N], a list of sets, or a 0/1 matrix [N, K].
+        excluded: Complementary labels: class numbers or names [N], a list of sets of them, or a 0/1 matrix [N, K].
         pred_probs: Out-of-sample class probabilities, [N, K].
         transition: How answers arise from the true class, [K, K]; None: every wrong class is equally likely. If its
             diagonal is not zero, it says how often answers are wrong, and no rate is estimated.
@@ -130,6 +131,7 @@ def find_answer_issues(
             (see `AnswerNoise.p_value`).
         frac_noise: Share of the issues to return, the most severe ones.
         noise_rate: Share of the answers that are wrong; None: estimated (see `estimate_answer_noise`).
+        classes: Names of the columns of ``pred_probs`` (``model.classes_``); required if the answers are names.
 
     Returns:
         bool [N], or int [issues] with the most severe issue first.
@@ -138,6 +140,7 @@ def find_answer_issues(
         one_of("The score", return_indices_ranked_by, RANKS, "return_indices_ranked_by")
     if not 0 <= frac_noise <= 1:
         raise UserError(f"frac_noise is {frac_noise}, but it must be between 0 and 1.", "frac_noise")
+    excluded, _ = _check(excluded, pred_probs, classes)
     ranked = rank_answers(excluded, pred_probs, transition, filter_by=filter_by, noise_rate=noise_rate)
     found = ranked.example[ranked.is_issue]
     found = found[np.sort(np.unique(found, return_index=True)[1])]  # an example may have several such answers
@@ -161,6 +164,7 @@ def get_answer_quality_scores(
     *,
     method: RankName = "posterior",
     noise_rate: float | None = None,
+    classes: Sequence[Hashable] | None = None,
 ) -> NDArray[np.float64]:
     """Score the answers of each example: 0 is certainly wrong, 1 certainly right.
 
@@ -172,12 +176,13 @@ def get_answer_quality_scores(
             example and the error rate of answers. ``self_confidence``: 1 - p_k for the answer "not k".
             ``normalized_margin``: the margin of p_k over the best other class, scaled to 0 .. 1.
         noise_rate: As in `find_answer_issues`; for ``posterior``.
+        classes: As in `find_answer_issues`.
 
     Returns:
         float64 [N]: the score of the worst answer of each example; 1 for an example without answers.
     """
     one_of("The score", method, RANKS, "method")
-    given, probabilities = _check(excluded, pred_probs)
+    given, probabilities = _check(excluded, pred_probs, classes)
     if method == "posterior":
         noise = _noise(given, probabilities, transition, noise_rate)
         wrong = _posterior(given, probabilities, noise)
@@ -197,6 +202,7 @@ def rank_answers(
     filter_by: FilterName = "posterior",
     noise_rate: float | None = None,
     noise: AnswerNoise | None = None,
+    classes: Sequence[Hashable] | None = None,
 ) -> RankedAnswers:
     """Rank every single answer by the probability that it is wrong.
 
@@ -207,9 +213,10 @@ def rank_answers(
         filter_by: As in `find_answer_issues`.
         noise_rate: As in `find_answer_issues`.
         noise: Errors that were estimated with other examples of the same kind; nothing is estimated then.
+        classes: As in `find_answer_issues`.
     """
     one_of("The filter", filter_by, FILTERS, "filter_by")
-    given, probabilities = _check(excluded, pred_probs)
+    given, probabilities = _check(excluded, pred_probs, classes)
     noise = noise or _noise(given, probabilities, transition, noise_rate)
     wrong = _posterior(given, probabilities, noise)
     predicted = probabilities.argmax(1)
@@ -238,7 +245,11 @@ def rank_answers(
 
 
 def estimate_answer_noise(
-    excluded: object, pred_probs: ArrayLike | Tensor, transition: ArrayLike | Tensor | None = None
+    excluded: object,
+    pred_probs: ArrayLike | Tensor,
+    transition: ArrayLike | Tensor | None = None,
+    *,
+    classes: Sequence[Hashable] | None = None,
 ) -> AnswerNoise:
     """Estimate how often answers are wrong, without true labels.
 
@@ -250,8 +261,9 @@ def estimate_answer_noise(
         excluded: As in `find_answer_issues`.
         pred_probs: Out-of-sample class probabilities, [N, K].
         transition: How right answers arise, [K, K]; its diagonal is ignored. None: uniform.
+        classes: As in `find_answer_issues`.
     """
-    given, probabilities = _check(excluded, pred_probs)
+    given, probabilities = _check(excluded, pred_probs, classes)
     base = _without_errors(_matrix(transition, given.shape[1]))
     keep = given.sum(1) > 0
     given, logs = given[keep], probabilities[keep].clamp_min(1e-12).log()
@@ -292,12 +304,22 @@ def with_errors(transition: Tensor, rate: float) -> Tensor:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _check(excluded: object, pred_probs: ArrayLike | Tensor) -> tuple[Tensor, Tensor]:
+def _check(
+    excluded: object, pred_probs: ArrayLike | Tensor, classes: Sequence[Hashable] | None = None
+) -> tuple[Tensor, Tensor]:
     """Answers and probabilities as float64 [N, K] on the CPU."""
     probabilities = _probabilities(pred_probs)
-    classes = probabilities.shape[1]
-    matrix = getattr(excluded, "ndim", 0) == 2
-    given = torch.as_tensor(excluded) if matrix else labels.to_excluded(excluded, classes)
+    if getattr(excluded, "ndim", 0) == 2:
+        given = torch.as_tensor(excluded)
+    else:
+        names = probabilities.shape[1] if classes is None else list(classes)
+        given, found = labels.encode(excluded, names)
+        if classes is None and any(isinstance(name, str) for name in found):
+            raise UserError(
+                "The answers are names of classes, so the order of the columns of pred_probs must be known; pass "
+                "classes, for example model.classes_.",
+                "classes",
+            )
     given = given.detach().cpu().double()
     if given.shape != probabilities.shape:
         raise UserError(

@@ -91,6 +91,8 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
     folder = Path(folder)
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the folder of a finished run.")
+    if not folder.exists():
+        raise UserError(f"There is no folder {folder}; give the folder of a finished run.")
     if not (folder / "result.json").exists():
         raise UserError(f"{folder} does not contain a finished run (there is no result.json); resume it first.")
     if not (folder / "last.safetensors").exists() and (folder / "encoder.safetensors").exists():

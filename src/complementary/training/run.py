@@ -327,6 +327,10 @@ def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
     """What self-training started from, and how healthy its pseudo-labels were at the end."""
     before, last = trainer.before, trainer.history[-1]
     names = ("accuracy_last", "accuracy_selected")
+    predicted = trainer.memory.argmax(1).unique().tolist()
+    if missing := [name for k, name in enumerate(trainer.task.classes) if k not in predicted]:
+        listed = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        log.warning("%d of %d classes are never predicted: %s", len(missing), len(trainer.task.classes), listed)
     return {
         **{f"{name}_before_self_training": before.get(name) for name in names},
         "accuracy_last_mirrored": trainer.mirrored_accuracy(),

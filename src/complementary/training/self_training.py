@@ -187,9 +187,9 @@ class SelfTrainer(Trainer):
         gauge = float((entropy(mean) - entropy(self.prior)).exp())
         if gauge < COLLAPSED and not any(row.get("gauge", 1) < COLLAPSED for row in self.history):
             log.warning(
-                "Self-training is collapsing: at epoch %d the predictions cover only %.0f %% of the expected number of "
-                "classes. Its result may be worse than the classifier it started from (accuracies ... before "
-                "self-training). Try a better encoder, a lower self_training_lr, or a transition matrix that fits.",
+                "Self-training may be collapsing: at epoch %d the predictions cover only %.0f %% of the expected "
+                "number of classes. If this stays so, the result may be worse than the classifier it started from. "
+                "Try a better encoder, a lower self_training_lr, or a transition matrix that fits.",
                 self.epoch + 1,
                 100 * gauge,
             )
