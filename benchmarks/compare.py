@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.photos import KINDS, NEW, PHOTOS
 from complementary import data, files, labels, transitions
 from complementary.clusters.compare import compare_encoders, cross_fit_linear, fit_linear, reduce
 from complementary.clusters.features import FeatureExtractor
@@ -25,7 +26,7 @@ from complementary.data import Dataset
 from complementary.data.dataset import Split
 
 ENCODERS = ("pixels", "random", "patches")
-KINDS, PHOTOS, NEW, FOLDS = 8, 3600, 2000, 5
+FOLDS = 5
 
 
 def photos() -> Dataset:

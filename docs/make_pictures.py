@@ -32,8 +32,8 @@ def encoders() -> bytes:
             points = [(row["epoch"], row[key]) for row in run["metrics"] if row.get(key) is not None]
             if key == "loss" and "mocov3" in name:  # a cross-entropy above 2 would compress the others
                 points = []
-            style = "-" if color < 10 else "--"
-            axis.plot([e for e, _ in points], [v for _, v in points], f"C{color}", linestyle=style, label=name, lw=1.4)
+            style = {"linestyle": "-" if color < 10 else "--", "marker": "o" if len(points) == 1 else None}
+            axis.plot([e for e, _ in points], [v for _, v in points], color=f"C{color}", label=name, lw=1.4, **style)
             _title(axis, title)
             axis.set_xlabel("epoch", fontsize=9)
     axes[0][3].legend(*axes[0][0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="center left")

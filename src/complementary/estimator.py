@@ -167,9 +167,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         inputs = _check_inputs(X)
         if len(inputs) < 2:
             raise UserError("X has 1 sample; at least 2 are required.")
-        excluded, found = _read_labels(not_y, classes)
-        if len(inputs) != len(excluded):
-            raise UserError(f"X has {len(inputs)} examples but not_y has {len(excluded)}; they must match.")
+        excluded, found = _read_labels(not_y, classes, len(inputs))
         names = tuple(map(str, found))
         dataset = Dataset("X", Split(inputs, excluded=excluded), None, names, *moments(inputs))
         with log_to_stderr() if self.verbose else nullcontext():
@@ -237,7 +235,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         The best score of a search is too high, because it is the best of many; estimate again on other examples.
         """
         probabilities = torch.from_numpy(self.predict_proba(X))
-        excluded = self._labels_of(probabilities, not_y)
+        excluded, _ = _read_labels(not_y, self.classes_.tolist(), len(probabilities))
         return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
 
     def accuracy_estimate(
@@ -257,20 +255,13 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             transition matrix was estimated, its error is part of the interval.
         """
         predicted = torch.from_numpy(self.predict_proba(X)).argmax(1)
-        excluded = self._labels_of(predicted, not_y)
+        excluded, _ = _read_labels(not_y, self.classes_.tolist(), len(predicted))
         self._warn_if_seen(X)
         interval = accuracy_interval if population == "data" else balanced_accuracy_interval
         found = interval(predicted, excluded, torch.from_numpy(self.transition_), self.transition_estimate_)
         if found.reason:
             warnings.warn(f"There is no estimate of the accuracy: {found.reason}", stacklevel=2)
         return found
-
-    def _labels_of(self, predicted: Tensor, not_y: object) -> Tensor:
-        """Complementary labels of the examples that ``predicted`` [N, ...] is for, uint8 [N, K]."""
-        excluded, _ = _read_labels(not_y, self.classes_.tolist())
-        if len(excluded) != len(predicted):
-            raise UserError(f"X has {len(predicted)} examples but not_y has {len(excluded)}; they must match.")
-        return excluded
 
     def _warn_if_seen(self, X: ArrayLike) -> None:
         """Warn if the encoder was pretrained on some of the examples, or if that is not known."""
@@ -378,8 +369,8 @@ def _check_inputs(X: ArrayLike) -> Tensor:
     return inputs
 
 
-def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None) -> labels.Encoded:
-    """Complementary labels as ``excluded`` uint8 [N, K], and the classes; see `labels.encode`."""
+def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None, examples: int) -> labels.Encoded:
+    """Complementary labels of N = ``examples`` as ``excluded`` uint8 [N, K], and the classes; see `labels.encode`."""
     if not_y is None:
         raise UserError("fit requires y to be passed, but the target y is None; pass complementary labels as not_y.")
     if hasattr(not_y, "__array__") and not isinstance(not_y, Tensor) and not hasattr(not_y, "to_numpy"):
@@ -393,7 +384,10 @@ def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None) -> labels
             stacklevel=3,
         )
         not_y = not_y.iloc[:, 0] if hasattr(not_y, "iloc") else not_y[:, 0]
-    return labels.encode(not_y, classes)
+    found = labels.encode(not_y, classes)
+    if len(found.excluded) != examples:
+        raise UserError(f"X has {examples} examples but not_y has {len(found.excluded)}; they must match.")
+    return found
 
 
 def _below_chance(accuracy: float, count: int, classes: int) -> bool:

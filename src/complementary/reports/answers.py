@@ -140,8 +140,7 @@ def find_answer_issues(
         one_of("The score", return_indices_ranked_by, RANKS, "return_indices_ranked_by")
     if not 0 <= frac_noise <= 1:
         raise UserError(f"frac_noise is {frac_noise}, but it must be between 0 and 1.", "frac_noise")
-    excluded, _ = _check(excluded, pred_probs, classes)
-    ranked = rank_answers(excluded, pred_probs, transition, filter_by=filter_by, noise_rate=noise_rate)
+    ranked = rank_answers(excluded, pred_probs, transition, filter_by=filter_by, noise_rate=noise_rate, classes=classes)
     found = ranked.example[ranked.is_issue]
     found = found[np.sort(np.unique(found, return_index=True)[1])]  # an example may have several such answers
     found = found[: round(frac_noise * len(found))]
@@ -151,7 +150,7 @@ def find_answer_issues(
         return mask
     if return_indices_ranked_by != "posterior":
         scores = get_answer_quality_scores(
-            excluded, pred_probs, transition, method=return_indices_ranked_by, noise_rate=noise_rate
+            excluded, pred_probs, transition, method=return_indices_ranked_by, noise_rate=noise_rate, classes=classes
         )
         found = found[np.argsort(scores[found], kind="stable")]
     return found

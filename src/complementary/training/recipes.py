@@ -28,9 +28,7 @@ from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
-TUNED_CLASSES = (
-    10  # for which the weight decay of the recipes was chosen; gradients of complementary losses fall with K
-)
+TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches

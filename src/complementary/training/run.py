@@ -145,7 +145,8 @@ def _check_start(first: Trainer) -> None:
     task = first.task
     if not len(task.validation):
         return
-    predicted = first.logits(task.validation).argmax(1).cpu()
+    used = _selected(first.history) or first.history[-1]
+    predicted = first.validation_predictions[used["epoch"] - 1].long()
     found = scores.contradictions(predicted, task.validation_excluded.cpu())
     if found.z < CONFIRMED:
         log.warning(
