@@ -40,6 +40,12 @@ def test_open_runs_are_those_of_datasets_in_the_cache():
     assert len({run.cell.key for run in found.runs}) == len(found.runs)
 
 
+def test_open_runs_name_the_networks_whose_speed_is_not_known():
+    found = open_runs(Results(), RunSettings(1), SPEEDS, studies=[STUDIES["models"]])
+    assert {run.cell.config.network.model for run in found.runs} == {"resnet18"}
+    assert set(found.unmeasured) == {"mlp", "linear"}
+
+
 def test_open_runs_skip_what_was_run_with_the_wanted_length(add_run, store):
     entry = entry_of("intra", "intra-class")
     key = RunSettings().config(entry, "ours").hash()[:16]
@@ -97,6 +103,8 @@ def test_speeds_are_those_of_this_device_or_of_one_of_its_kind():
         for holdout, speed in measured
     ]
     rows += [{"device": "cpu (2 threads)", "model": "mlp", "images_per_second": 9_000.0, "holdout": 0.1}]
+    slower = [{"device": "cpu (1 thread)", "model": "linear", "images_per_second": 5_000.0, "holdout": 0.1}]
+    assert Speeds.of(rows + slower, "cpu (2 threads)").by_model == {"mlp": 9_000.0, "linear": 5_000.0}
     found = Speeds.of(rows, "NVIDIA H200")
     assert found == Speeds("NVIDIA H200", {"resnet18": pytest.approx(48_000.0)}, {"resnet18": 30_000.0})  # harmonic
     assert Speeds.of(rows[2:3], "NVIDIA H200").by_model == {"resnet18": 30_000.0}

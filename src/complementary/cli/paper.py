@@ -4,7 +4,7 @@ import functools
 import logging
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -344,11 +344,15 @@ def run_for(options: RunFor) -> None:
     started = time.monotonic()
     options.check()
     has_gpu = choose_device(options.device).type == "cuda"
+    if options.device == "cpu":  # a CPU is full with one run per worker
+        options = replace(options, pack=1)
     speeds, found = _open_runs(options, has_gpu)
     if not found.runs:
-        absent = f" Not in the cache: {', '.join(found.unavailable)}." if found.unavailable else ""
         asked = f" with {' '.join(options.where)}" if options.where else ""
-        raise UserError(f"Nothing is open: no setting{asked} of the datasets in the cache lacks a run.{absent}")
+        what = f"Nothing is open: no setting{asked} of the datasets in the cache lacks a run."
+        if found.unmeasured:
+            what = f"No open run{asked} can be planned."
+        raise UserError(" ".join([what, *_left_out(found, speeds)]))
     if not (has_gpu or options.device == "cpu" or options.dry_run):
         minutes = plan.cost(found.runs, options.pack)
         raise UserError(
@@ -426,8 +430,20 @@ def _shown_plan(chosen: "Plan", found: "OpenRuns", speeds: "Speeds", lanes: int)
         f"measured on {speeds.device}.",
         f"{counted(len(left), 'run')} stay open, about {plan.cost(left, lanes):.0f} minutes.",
     ]
-    lines += [f"Not in the cache: {', '.join(found.unavailable)}; see cll data get."] * bool(found.unavailable)
+    lines += _left_out(found, speeds)
     return tables.text("\n".join(lines), [tables.Table("", header, rows, 4)])
+
+
+def _left_out(found: "OpenRuns", speeds: "Speeds") -> list[str]:
+    """Why some open runs are not in the plan, as sentences."""
+    left_out = []
+    if found.unavailable:
+        left_out.append(f"Not in the cache: {', '.join(found.unavailable)}; see cll data get.")
+    if found.unmeasured:
+        kind = "CPU" if speeds.device.startswith("cpu") else "GPU"
+        networks = ", ".join(found.unmeasured)
+        left_out.append(f"Speed on a {kind} not known: {networks}; run one such setting with cll paper STUDY first.")
+    return left_out
 
 
 def _run_plan(chosen: "Plan", options: RunFor, ends: float) -> None:

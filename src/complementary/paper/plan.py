@@ -59,7 +59,10 @@ class Speeds:
 
     @staticmethod
     def of(rows: Iterable[Row], device: str) -> "Speeds | None":
-        """The speeds on this device, else on the one with most runs of the same kind; None if there is none."""
+        """The speeds on this device, else on the one with most runs of the same kind; None if there is none.
+
+        A network that was not measured there has its speed on other devices of the kind (GPU or CPU).
+        """
         gpu, found = not device.startswith("cpu"), dict[str, list[Row]]()
         for row in rows:
             name = str(row.get("device") or "")
@@ -69,7 +72,8 @@ class Speeds:
             return None
         chosen = device if device in found else max(found, key=lambda name: len(found[name]))
         held, nothing = ([row for row in found[chosen] if (row["holdout"] > 0) == wanted] for wanted in (True, False))
-        return Speeds(chosen, _by_model(nothing) | _by_model(held), _by_model(nothing))
+        others = _by_model(row for rows_of in found.values() for row in rows_of)
+        return Speeds(chosen, others | _by_model(nothing) | _by_model(held), _by_model(nothing))
 
     @property
     def start(self) -> float:
@@ -104,10 +108,13 @@ def _by_model(rows: Iterable[Row]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class OpenRuns:
-    """All open runs, the most informative first, and the datasets that are not in the cache."""
+    """All open runs, the most informative first, and what was left out."""
 
     runs: tuple[OpenRun, ...]
     unavailable: tuple[str, ...]
+    """Datasets that are not in the cache."""
+    unmeasured: tuple[str, ...] = ()
+    """Networks of open runs whose speed is not known."""
 
 
 def open_runs(
@@ -131,7 +138,7 @@ def open_runs(
         only: only these settings: option -> values, all of which must match.
     """
     found: dict[str, tuple[tuple[object, ...], OpenRun]] = {}
-    root, here, missing_data = cache.cache_root(), dict[str, bool](), dict[str, None]()
+    root, here, missing_data, unmeasured = cache.cache_root(), dict[str, bool](), dict[str, None](), dict[str, None]()
     cached, costs = set(cached_encoders), _Costs(settings, speeds)
     for study in STUDIES.values() if studies is None else studies:
         chosen = protocol or study.protocol
@@ -155,6 +162,7 @@ def open_runs(
                 untrained = {name for config, _ in prices if (name := encoder_name(config))} - cached
                 for entry, kind, (config, minutes) in zip(lacking, kinds, prices, strict=True):
                     if minutes is None:
+                        unmeasured.setdefault(config.network.model)
                         continue
                     encoder = encoder_name(config)
                     run = OpenRun(
@@ -179,7 +187,7 @@ def open_runs(
                     if run.cell.key not in found or order < found[run.cell.key][0]:
                         found[run.cell.key] = order, run
     ordered = sorted(found.values(), key=lambda pair: pair[0])
-    return OpenRuns(tuple(run for _, run in ordered), tuple(missing_data))
+    return OpenRuns(tuple(run for _, run in ordered), tuple(missing_data), tuple(unmeasured))
 
 
 @dataclass
