@@ -185,6 +185,16 @@ def test_misspelled_class_names_are_found(names, misspelled):
     assert find_misspelled(AnswerTable(answers, True, False)) == misspelled
 
 
+def test_import_leaves_out_any_number_of_unlabeled_images_if_asked(photos, import_photos):
+    labeled = len(import_photos().train)
+    for i in range(40):
+        save_image(photos / f"x{i}.png", 40 + i)
+    with pytest.raises(UserError, match="more than a tenth") as caught:
+        import_photos(replace=True)
+    assert caught.value.option == "skip_unlabeled"
+    assert len(import_photos(replace=True, skip_unlabeled=True).train) == labeled
+
+
 def test_import_stops_at_a_misspelled_class_unless_classes_are_listed(photos, import_photos, root, tmp_path, logged):
     for i in range(40):
         save_image(photos / f"x{i}.png", 40 + i)

@@ -120,7 +120,7 @@ def test_match_reports_every_problem(problems):
         "answers that match none of the images": ["ghost (line 6)"],
     }
     assert problems.levels["unknown class names"] == "error"
-    assert problems.levels["images without an answer"] == "left out"
+    assert problems.levels["images without an answer"] == "unlabeled"
     assert problems.levels["examples whose answers are all ignored"] == "note"
 
 

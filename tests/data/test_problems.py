@@ -46,6 +46,26 @@ def test_problems_stop_an_import_by_their_level(tmp_path, logged, level, count, 
     assert f"  example {count - 1}" in "\n".join(logged())
 
 
+@pytest.mark.parametrize(
+    ("errors", "defects", "option"),
+    [(0, 5, "skip_unlabeled"), (0, 11, "skip_bad"), (1, 0, "skip_bad")],
+)
+def test_unlabeled_examples_can_be_skipped_without_hiding_other_problems(errors, defects, option):
+    problems = Problems()
+    for level, count in (("error", errors), ("left out", defects), ("unlabeled", 60)):
+        for i in range(count):
+            problems.add(f"{level} things", str(i), level)
+    with pytest.raises(UserError, match="more than a tenth") as caught:
+        problems.report(Path("photos"), None, False, 100)
+    assert caught.value.option == option
+    if option == "skip_unlabeled":
+        problems.report(Path("photos"), None, False, 100, skip_unlabeled=True)
+    else:
+        with pytest.raises(UserError) as caught:
+            problems.report(Path("photos"), None, False, 100, skip_unlabeled=True)
+        assert caught.value.option == "skip_bad"
+
+
 def test_problems_write_no_report_if_there_are_none(tmp_path):
     Problems().report(Path("photos"), tmp_path / "problems.txt", False, 10)
     assert not (tmp_path / "problems.txt").exists()

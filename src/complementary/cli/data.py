@@ -253,6 +253,8 @@ class ImportOptions(CacheOptions):
     """Whether a horizontal flip keeps the class of an image (not for text and digits)."""
     skip_bad: bool = False
     """Leave out all examples with problems."""
+    skip_unlabeled: bool = False
+    """Leave out examples without an answer, however many there are."""
     replace: bool = False
     """Replace an imported dataset of this name."""
 

@@ -53,6 +53,7 @@ def import_dataset(
     test_labels: str | Path | None = None,
     flip: bool = True,
     skip_bad: bool = False,
+    skip_unlabeled: bool = False,
     replace: bool = False,
     report: str | Path | None = None,
     root: Path | None = None,
@@ -75,6 +76,7 @@ def import_dataset(
         test_labels: CSV with their true classes; by default the subfolders of ``test`` are the classes.
         flip: Whether a horizontal flip keeps the class of an image.
         skip_bad: Leave out all examples with problems instead of raising an error.
+        skip_unlabeled: Leave out examples without an answer, however many there are.
         replace: Replace an imported dataset of this name.
         report: File for the list of problems, if there are any.
         root: The cache folder; by default $COMPLEMENTARY_CACHE or ~/.cache/complementary.
@@ -83,7 +85,7 @@ def import_dataset(
         The imported dataset; `load` finds it by its name.
 
     Raises:
-        UserError: The request is not valid, or examples have problems and ``skip_bad`` is not set.
+        UserError: The request is not valid, or examples have problems and may not be skipped.
     """
     path, root = Path(path), cache.cache_root(root)
     one_of("The fit", fit, FITS, "fit")
@@ -99,7 +101,7 @@ def import_dataset(
         sources = (_path(labels), _path(classes), _path(test), _path(test_labels))
         importer = _Importer(path, *sources, size, fit, meaning, draft)
         class_names, parts = importer.read()
-        importer.problems.report(path, _path(report), skip_bad, importer.examples)
+        importer.problems.report(path, _path(report), skip_bad, importer.examples, skip_unlabeled)
         gray = all(part.gray for part in parts)
         for part in parts:
             part.save(draft, gray)

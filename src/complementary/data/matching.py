@@ -72,7 +72,7 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
         if name in repeated:
             problems.add(f"{what} with the same name", key)
         elif name not in owners:
-            problems.add(f"{what} without an answer", key, "left out")
+            problems.add(f"{what} without an answer", key, "unlabeled")
         elif (combined := _combine(key, groups[owners[name]], table, number, problems, counts)) is not None:
             excluded[len(index), combined.excluded] = 1
             index.append(i)

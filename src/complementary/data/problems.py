@@ -11,15 +11,15 @@ from complementary.errors import UserError
 log = logging.getLogger(__name__)
 LOGGED = 25  # problems of each kind; the report file lists all
 TOLERANCE = 0.1  # share of the examples that may be left out without being asked to
-Level = Literal["error", "left out", "note"]
+Level = Literal["error", "left out", "unlabeled", "note"]
 
 
 @dataclass
 class Problems:
     """Problems by kind, such as "train images without a label", with the examples concerned.
 
-    There are three levels. An "error" stops the import. Examples that are "left out" stop it if they are more than a
-    tenth of all. A "note" only needs to be known.
+    An "error" stops the import. Examples that are "left out", because of a defect or because they are "unlabeled", stop
+    it if they are more than a tenth of all. A "note" only needs to be known.
     """
 
     found: dict[str, list[str]] = field(default_factory=dict)
@@ -49,7 +49,9 @@ class Problems:
                 lines.append(f"  ... and {hidden:,} more")
         return "\n".join(lines)
 
-    def report(self, path: Path, report: Path | None, skip_bad: bool, examples: int) -> None:
+    def report(
+        self, path: Path, report: Path | None, skip_bad: bool, examples: int, skip_unlabeled: bool = False
+    ) -> None:
         """Log the problems and write them to a file; raise if the import has to stop.
 
         Args:
@@ -57,6 +59,7 @@ class Problems:
             report: File for the complete list.
             skip_bad: Whether examples with problems are left out in any case.
             examples: Number of examples that were found.
+            skip_unlabeled: Whether unlabeled examples are left out in any case.
         """
         if not len(self):
             return
@@ -66,12 +69,14 @@ class Problems:
                 report.write_text(self.text() + "\n", encoding="utf-8")
                 listed = f" (listed in {report})"
         log.warning("%s", self.text(LOGGED if listed else None))
-        errors, left_out = self.count("error"), self.count("left out")
-        many = left_out > TOLERANCE * examples
+        errors, defects, unlabeled = self.count("error"), self.count("left out"), self.count("unlabeled")
+        left_out, allowed = defects + unlabeled, TOLERANCE * examples
+        many = defects + (0 if skip_unlabeled else unlabeled) > allowed
         count = f"{errors + left_out:,} problem{'s' if errors + left_out > 1 else ''}{listed}"
         if (errors or many) and not skip_bad:
+            option = "skip_bad" if errors or defects > allowed else "skip_unlabeled"
             why = f" {left_out:,} of {examples:,} examples would be left out, more than a tenth." if many else ""
-            raise UserError(f"{path}: {count}; nothing was imported.{why} Fix them, or skip the examples.", "skip_bad")
+            raise UserError(f"{path}: {count}; nothing was imported.{why} Fix them, or skip the examples.", option)
         if errors + left_out:
             kept = "; examples with a note are kept" if self.count("note") else ""
             log.warning("%s: they are left out, all other examples are imported%s", count, kept)
