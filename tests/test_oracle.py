@@ -367,6 +367,19 @@ def test_linear_accuracy_is_near_logistic_regression():
     assert linear_accuracy(x, train.truth, held, test.truth) == pytest.approx(wanted, abs=0.03)
 
 
+def test_balanced_linear_accuracy_is_the_optimum_for_equal_classes():
+    random = torch.Generator().manual_seed(0)
+
+    def draw(counts: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        truth = torch.arange(2).repeat_interleave(torch.tensor(counts))
+        return torch.randn(len(truth), 1, generator=random) + 2.0 * truth[:, None], truth
+
+    known = (*draw((20_000, 400)), *draw((5_000, 5_000)))
+    optimum = 0.8413  # normal distribution function at 1: the threshold is halfway between the classes
+    assert linear_accuracy(*known, epochs=20, balanced=True) == pytest.approx(optimum, abs=0.015)
+    assert linear_accuracy(*known, epochs=20) < 0.7
+
+
 def test_linear_accuracy_does_not_depend_on_scale_shift_or_constant_features():
     x, truth = clouds(300, 3, 5, 0.8, 0)
     held, held_truth = clouds(200, 3, 5, 0.8, 1)

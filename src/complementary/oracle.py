@@ -213,6 +213,7 @@ def linear_accuracy(
     epochs: int = 100,
     batch: int = 1024,
     seed: int = 0,
+    balanced: bool = False,
 ) -> float:
     """Accuracy of a linear probe: one linear layer on standardized features, trained with the true labels.
 
@@ -226,10 +227,13 @@ def linear_accuracy(
         epochs: Passes over the features.
         batch: Batch size.
         seed: Seed of the batches.
+        balanced: For a test set of equal classes: add the logarithm of the class shares to the logits in training.
     """
     mean, std = train.mean(0), train.std(0).clamp_min(1e-6)
     x, x_test = (train - mean) / std, (test - mean) / std
-    classes = int(train_truth.max()) + 1
+    counts = train_truth.bincount()
+    classes = len(counts)
+    log_share = (counts / len(train)).clamp_min(1e-9).log() if balanced else torch.zeros(classes, device=x.device)
     source = torch.Generator(device="cpu").manual_seed(address(seed, "probe"))
     # skip_init: the usual initialization would draw from the global generator
     layer = torch.nn.utils.skip_init(torch.nn.Linear, x.shape[1], classes, device=x.device)
@@ -240,7 +244,7 @@ def linear_accuracy(
     for _ in range(epochs):
         for index in torch.randperm(len(x), generator=source).to(x.device).split(batch):
             optimizer.zero_grad()
-            F.cross_entropy(layer(x[index]), train_truth[index]).backward()
+            F.cross_entropy(layer(x[index]) + log_share, train_truth[index]).backward()
             optimizer.step()
         schedule.step()
     with torch.no_grad():

@@ -161,6 +161,10 @@ def test_probe_computes_knn_and_linear_accuracy():
     assert (found["examples"], found["features"]) == (1437, 64)
     assert found["oracle_knn"] == knn_accuracy(POINTS, TRUTH, TEST, TEST_TRUTH)
     assert found["oracle_linear"] == linear_accuracy(POINTS, TRUTH, TEST, TEST_TRUTH)
+    assert found["oracle_linear_balanced"] is None
+    few = (TRUTH > 0) | (torch.arange(len(TRUTH)) < 200)
+    adjusted = probe(POINTS[few], TRUTH[few], TEST, TEST_TRUTH)["oracle_linear_balanced"]
+    assert adjusted == linear_accuracy(POINTS[few], TRUTH[few], TEST, TEST_TRUTH, balanced=True)
     neighbors = KNeighborsClassifier(200, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.1))
     wanted = neighbors.fit(POINTS.numpy(), TRUTH.numpy()).score(TEST.numpy(), TEST_TRUTH.numpy())
     assert found["oracle_knn"] == pytest.approx(wanted, abs=0.006)
@@ -173,6 +177,7 @@ def test_probe_without_truth_or_test_set_is_none(missing):
     found = probe(*known)
     assert found["oracle_knn"] is None
     assert found["oracle_linear"] is None
+    assert found["oracle_linear_balanced"] is None
 
 
 def test_table_rows_show_every_metric_and_mark_each_oracle(judged):

@@ -156,12 +156,13 @@ def _compare(options: Cluster) -> None:
         else:
             probes = {n: probe(features[n], first.truth, work.extractor.test(), truth) for n, work in works.items()}
     header = ["encoder", "log-likelihood of unseen answers", "behind the best", "estimated accuracy"]
+    shown = [key for key in PROBES if any(values[key] is not None for values in probes.values())]
     rows = [
         [row.name, f"{row.score:.4f}", f"{row.behind.value:.4f} ± {row.behind.error:.4f}", _percent(row.accuracy)]
-        + ["" if probes[row.name][key] is None else f"{100 * probes[row.name][key]:.1f} %" for key in PROBES if probes]
+        + [f"{100 * probes[row.name][key]:.1f} %" for key in shown]
         for row in found.scores
     ]
-    print_table([*header, *(PROBES.values() if probes else ())], rows)
+    print_table([*header, *(PROBES[key] for key in shown)], rows)
     print(found.verdict())
     if options.json is not None:
         metrics = {"encoders": [asdict(row) | probes.get(row.name, {}) for row in found.scores], "winner": found.winner}

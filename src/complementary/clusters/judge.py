@@ -41,7 +41,11 @@ ORACLE = {
     "oracle_noise_icm_as_coded": "ICM as coded (oracle)",
     "oracle_noise_micm_as_coded": "MICM as coded (oracle)",
 }
-PROBES = {"oracle_knn": "kNN accuracy, k = 200 (oracle)", "oracle_linear": "linear probe accuracy (oracle)"}
+PROBES = {
+    "oracle_knn": "kNN accuracy, k = 200 (oracle)",
+    "oracle_linear": "linear probe accuracy (oracle)",
+    "oracle_linear_balanced": "linear probe accuracy, logits adjusted to equal classes (oracle)",
+}
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -147,14 +151,18 @@ def probe(
         test_truth: int [M].
 
     Returns:
-        The size of the features and ``oracle_knn`` and ``oracle_linear``, which are None if an argument is None.
+        The size of the features and the metrics of `PROBES`, which are None if an argument is None.
+        ``oracle_linear_balanced`` is also None if no class is more than twice as large as another.
     """
     metrics: dict[str, float | int | None] = {"examples": len(train), "features": train.shape[1]}
     if train_truth is None or test is None or test_truth is None:
-        return metrics | {"oracle_knn": None, "oracle_linear": None}
+        return metrics | dict.fromkeys(PROBES)
     device = train.device
     known = (train, train_truth.to(device), test.to(device), test_truth.to(device))
-    return metrics | {"oracle_knn": knn_accuracy(*known), "oracle_linear": linear_accuracy(*known)}
+    metrics |= {"oracle_knn": knn_accuracy(*known), "oracle_linear": linear_accuracy(*known)}
+    counts = train_truth.bincount()
+    uneven = bool(counts.max() > 2 * counts.min())
+    return metrics | {"oracle_linear_balanced": linear_accuracy(*known, balanced=True) if uneven else None}
 
 
 class Recommendation(NamedTuple):
