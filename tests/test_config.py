@@ -239,7 +239,7 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
         Config.of(recipe="icm").training.weight_decay,
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
-    assert decays == [0.01, 0.01, 0.02, *[Config().training.weight_decay] * 2]
+    assert decays == [0.01, 0.001, 0.02, *[Config().training.weight_decay] * 2]
     for inputs in ("features", "raw"):
         assert Config.of(recipe="features", long_tail=100, inputs=inputs).training.loss == "s-nl-w"
     assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"

@@ -78,10 +78,10 @@ class BaseConfig:
         """The options that the recipe among ``options`` sets, besides these."""
         preset = RECIPES.get(options.get("recipe", ""), {})
         if preset.get("inputs") == "features":
+            if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
+                preset = preset | {"loss": "s-nl-w", "weight_decay": 0.001}
             if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
                 preset = {name: value for name, value in preset.items() if name != "weight_decay"}
-            if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
-                preset = preset | {"loss": "s-nl-w"}
         return {name: value for name, value in preset.items() if name not in options}
 
     def flat(self) -> dict[str, Any]:

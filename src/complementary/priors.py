@@ -16,8 +16,8 @@ from complementary.errors import UserError
 from complementary.transitions import is_singular
 
 log = logging.getLogger(__name__)
-FLOOR = 0.02  # no class gets less than this part of an equal share
-ROUNDS = 50  # of EM
+FLOOR = 0.05  # no class gets less than this part of an equal share
+ROUNDS = 10  # of EM; more rounds take the share of a rare class from an underconfident classifier
 
 
 class Prior(NamedTuple):
