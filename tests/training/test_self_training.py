@@ -251,6 +251,21 @@ def test_start_that_is_no_better_than_chance_is_reported(informative, caplog):
     assert ("no better than chance" in caplog.text) is not informative
 
 
+@pytest.mark.parametrize(("sizes", "shown"), [((1500, 300, 12), True), ((600, 600, 600), False)])
+def test_rare_classes_whose_share_the_labels_do_not_show_are_named(caplog, sizes, shown):
+    random = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], sizes)
+    x = random.normal(size=(len(truth), 5)) + 4 * np.eye(5)[truth]
+    excluded = np.array(["a", "b", "c"])[(truth + random.integers(1, 3, len(truth))) % 3]
+    options = {"mix": "none", "epochs": 5, "batch": 60, "config": {"self_training": 1}}
+    with caplog.at_level("INFO"):
+        ComplementaryClassifier(**options).fit(x, excluded)
+    assert ("1 of 3 classes are so rare that the labels alone do not show their share" in caplog.text) is shown
+    assert ("): c. They may be lost" in caplog.text) is shown
+    assert ("class prior: a 0.8" in caplog.text) is shown
+    assert ("class prior: equal shares" in caplog.text) is not shown
+
+
 def test_classes_that_are_never_predicted_are_reported(caplog):
     loop = build_trainer(SELF_TRAINING, "cpu")
     loop.run()
@@ -264,6 +279,7 @@ def test_result_reports_where_self_training_started():
     result = run(SELF_TRAINING, device="cpu")
     assert result["accuracy_last_before_self_training"] is not None
     assert sum(result["class_prior"]) == pytest.approx(1)
+    assert all(0 <= error < 0.1 for error in result["class_prior_error"])
     assert result["self_training_lr_used"] > 0
     assert result["accuracy_last_mirrored"] is None, "digits must not be mirrored"
 

@@ -12,6 +12,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
+LISTED = 10  # classes in a message
 CONFIRMED = 1.0  # standard deviations by which a classifier must be better than chance, else there is a warning
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
@@ -135,6 +137,7 @@ def _start_self_training(
         task = task.with_images(dataset)
         network = fine_tuned_network(encoder, first, task)
     prior = _prior(config, probabilities, task)
+    _log_prior(prior, task)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
     trainer.begin(probabilities, prior, before)
     return trainer
@@ -189,6 +192,29 @@ def _prior(config: Config, probabilities: Tensor, task: Task) -> priors.Prior:
     if config.pseudo_labels.prior == "uniform":
         return priors.uniform(classes)
     return priors.estimate(probabilities, task.excluded, task.transition)
+
+
+def _log_prior(prior: priors.Prior, task: Task) -> None:
+    """Log the class prior, and warn about classes whose share the labels do not show."""
+    if torch.allclose(prior.share, priors.uniform(len(task.classes)).share):
+        log.info("class prior: equal shares")
+        return
+    shares = [f"{name} {share:.3f}" for name, share in zip(task.classes, prior.share.tolist(), strict=True)]
+    log.info("class prior: %s", _listed(shares))
+    noise = priors.from_labels(task.excluded, task.transition).error
+    hidden = [task.classes[k] for k in (prior.share < 2 * noise).nonzero()[:, 0].tolist()]
+    if hidden:
+        log.warning(
+            "%d of %d classes are so rare that the labels alone do not show their share (below two standard errors of "
+            "the counts): %s. They may be lost; more labels for them help most.",
+            len(hidden),
+            len(task.classes),
+            _listed(hidden),
+        )
+
+
+def _listed(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items[:LISTED])) + (" ..." if len(items) > LISTED else "")
 
 
 def _estimate_transition(
@@ -330,13 +356,15 @@ def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
     names = ("accuracy_last", "accuracy_selected")
     predicted = trainer.memory.argmax(1).unique().tolist()
     if missing := [name for k, name in enumerate(trainer.task.classes) if k not in predicted]:
-        listed = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-        log.warning("%d of %d classes are never predicted: %s", len(missing), len(trainer.task.classes), listed)
+        log.warning(
+            "%d of %d classes are never predicted: %s", len(missing), len(trainer.task.classes), _listed(missing)
+        )
     return {
         **{f"{name}_before_self_training": before.get(name) for name in names},
         "accuracy_last_mirrored": trainer.mirrored_accuracy(),
         "self_training_lr_used": trainer.lr,
         "class_prior": before["prior"],
+        "class_prior_error": before["prior_error"],
         "gauge_last": last.get("gauge"),
         "confidence_last": last.get("confidence"),
     }

@@ -99,7 +99,8 @@ class SelfTrainer(Trainer):
             prior: The class prior.
             before: Its metrics, which are reported in the result.
         """
-        self.before = before | {"prior": prior.share.tolist()}
+        errors = [None if math.isnan(error) else error for error in prior.error.tolist()]
+        self.before = before | {"prior": prior.share.tolist(), "prior_error": errors}
         self.prior.copy_(prior.share)
         if self.config.is_balanced:  # the classifier knows the prior: with log_prior, the start must predict the same
             self.log_prior.copy_(self.prior.log())
