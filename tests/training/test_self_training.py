@@ -251,6 +251,12 @@ def test_start_that_is_no_better_than_chance_is_reported(informative, caplog):
     assert ("no better than chance" in caplog.text) is not informative
 
 
+def test_fewer_examples_than_classes_are_refused():
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    with pytest.raises(UserError, match="4 training examples for 6 classes"):
+        ComplementaryClassifier(recipe="self-training").fit(x, np.eye(6, dtype=int)[:4])
+
+
 @pytest.mark.parametrize(("sizes", "shown"), [((1500, 300, 12), True), ((600, 600, 600), False)])
 def test_rare_classes_whose_share_the_labels_do_not_show_are_named(caplog, sizes, shown):
     random = np.random.default_rng(0)

@@ -129,6 +129,13 @@ def _start_self_training(
     config: Config, task: Task, dataset: Dataset, engine: Engine, processes: ProcessGroup, progress: Progress | None
 ) -> SelfTrainer:
     """Train the classifier that self-training starts from, and estimate the class prior from it."""
+    examples, classes = len(task.excluded), len(task.classes)
+    if examples < classes:
+        raise UserError(
+            f"There are {examples} training examples for {classes} classes; self-training needs at least one of each. "
+            "Add examples, or set self_training to 0.",
+            "self_training",
+        )
     first = _train_first(config, task, engine, processes, "first classifier, ", progress)
     before = accuracies(first.history)
     _check_start(first)
