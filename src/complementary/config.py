@@ -79,7 +79,7 @@ class BaseConfig:
         preset = RECIPES.get(options.get("recipe", ""), {})
         if preset.get("inputs") == "features":
             if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
-                preset = preset | {"loss": "s-nl-w", "weight_decay": 0.001}
+                preset = preset | _ON_LONG_TAILS
             if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
                 preset = {name: value for name, value in preset.items() if name != "weight_decay"}
         return {name: value for name, value in preset.items() if name not in options}
@@ -513,6 +513,7 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
+_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",
     "mix": "none",

@@ -93,10 +93,11 @@ def test_auto_refuses_fewer_examples_than_classes():
 
 
 def test_weight_decay_of_recipes_on_features_is_not_used_for_vectors():
-    for options, wanted in (({}, Config().training.weight_decay), ({"weight_decay": 0.05}, 0.05)):
+    usual = Config().training.weight_decay
+    for options, wanted in (({}, usual), ({"long_tail": 10.0}, usual), ({"weight_decay": 0.05}, 0.05)):
         found = resolve(Config.of(recipe="self-training", labels="given", **options), VECTORS, CPU)
         assert found.training.weight_decay == wanted
-    assert resolve(AUTO, VECTORS, CPU).training.weight_decay == Config().training.weight_decay
+    assert resolve(AUTO, VECTORS, CPU).training.weight_decay == usual
 
 
 @pytest.mark.parametrize(("classes", "wanted"), [(8, 0.01), (10, 0.01), (20, 0.005), (100, 0.001)])

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
-from complementary.config import RECIPES, Config, options_of
+from complementary.config import Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import label_source, select
 from complementary.encoders.patches import expected_seconds
@@ -63,7 +63,7 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
 
 def _has_usual_decay(config: Config) -> bool:
     """Whether the weight decay is the one that the recipe sets for a layer on features."""
-    usual = RECIPES.get(config.training.recipe, {}).get("weight_decay")
+    usual = config.preset({"recipe": config.training.recipe}).get("weight_decay")
     return config.training.weight_decay == usual
 
 
