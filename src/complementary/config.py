@@ -513,7 +513,7 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}
+_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}  # docs/notes/self-training.md, Long tails
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",
     "mix": "none",

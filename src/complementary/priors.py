@@ -16,7 +16,8 @@ from complementary.errors import UserError
 from complementary.transitions import is_singular
 
 log = logging.getLogger(__name__)
-FLOOR = 0.05  # no class gets less than this part of an equal share
+FLOOR = 0.05  # no class gets less than this part of an equal share in `estimate`
+COUNTS_FLOOR = 0.02  # the same in `from_labels`
 ROUNDS = 10  # of EM; more rounds take the share of a rare class from an underconfident classifier
 
 
@@ -138,8 +139,8 @@ def _normalize(share: Tensor) -> Tensor:
 def _project(share: Tensor) -> Tensor:
     """The nearest shares that are positive and have the sum 1. [K] -> [K]."""
     classes = len(share)
-    floor = FLOOR / classes
+    floor = COUNTS_FLOOR / classes
     ordered = (share - floor).sort(descending=True).values
-    excess = (ordered.cumsum(0) - (1 - FLOOR)) / torch.arange(1, classes + 1, dtype=share.dtype)
+    excess = (ordered.cumsum(0) - (1 - COUNTS_FLOOR)) / torch.arange(1, classes + 1, dtype=share.dtype)
     last = int((ordered > excess).sum()) - 1
     return (share - floor - excess[last]).clamp_min(0) + floor

@@ -213,7 +213,7 @@ def _log_prior(prior: priors.Prior, task: Task) -> None:
     if hidden:
         log.warning(
             "%d of %d classes are so rare that the labels alone do not show their share (below two standard errors of "
-            "the counts): %s. They may be lost; more labels for them help most.",
+            "the counts): %s. They may be lost. More examples or labels help.",
             len(hidden),
             len(task.classes),
             _listed(hidden),
