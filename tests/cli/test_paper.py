@@ -10,6 +10,7 @@ from complementary.cli.paper import USAGE
 from complementary.clusters import features
 from complementary.clusters.assign import write_assignment
 from complementary.data import load
+from complementary.paper.plan import Plan
 from complementary.paper.store import measurement_files, read_measurement
 from complementary.paper.studies import STUDIES
 from tests.paper.conftest import (  # noqa: F401
@@ -99,6 +100,14 @@ def test_paper_run_spends_the_time_on_open_runs(cll, tiny, tmp_path):  # noqa: F
     assert (status, "5 of 5 cells done, 0 failed" in out) == (0, True)
     status, _, error = cll(*budget, "--minutes", 5)
     assert (status, "Nothing is open" in error) == (2, True)
+
+
+def test_paper_run_that_is_faster_than_planned_goes_on(cll, tiny, monkeypatch):  # noqa: F811
+    cll("paper", "tiny", "--seeds", 1, "--where", "mix=none", "--device", "cpu", *SMALL)
+    monkeypatch.setattr("complementary.paper.plan.fit", lambda runs, *_: Plan(tuple(runs[:1]), 0.1))
+    status, out, _ = cll("paper", "run", "--device", "cpu", "--seeds", 1, *SMALL, "--minutes", 5)
+    assert (status, out.splitlines()[0].startswith("1 run in about")) == (0, True)
+    assert "2 of 2 cells done, 0 failed" in out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

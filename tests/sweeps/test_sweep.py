@@ -93,6 +93,18 @@ def test_time_limit_expects_what_the_latest_tasks_took(quick):
     assert limit.admits(second)
 
 
+def test_time_limit_admits_more_if_all_of_the_latest_tasks_were_faster(quick):
+    first, second = ([cell] for cell in cells(quick, seed=[0, 1]))
+    limit = TimeLimit(time.monotonic() + 100, {first[0].key: 30.0, second[0].key: 160.0})
+    for seconds in (10.0, 15.0, 10.0):
+        limit.took(first, seconds)
+        assert not limit.admits(second)
+    limit.took(first, 10.0)
+    assert limit.admits(second)  # half of 160 seconds, as the slowest of the four
+    limit.took(first, 29.0)
+    assert not limit.admits(second)
+
+
 def test_sweep_skips_finished_cells_and_adds_new_ones(folder, quick, caplog):
     sweep(cells(quick, seed=[0]), folder)
     grid = cells(quick, seed=[0, 1])

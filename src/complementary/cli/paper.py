@@ -105,8 +105,9 @@ class RunFor(Execution):
     """Spend a given time on the most informative open runs of all studies, then stop.
 
     Published cells come before settings that the paper does not have, first seeds before second ones, and comparisons
-    that need few further runs before others. A run starts only if it is expected to end in time; the same command
-    continues later. Costs come from the measured speed of stored runs. Datasets that are not in the cache are left out.
+    that need few further runs before others. A run starts only if it is expected to end in time; if runs are faster
+    than estimated, further ones start. The same command continues later. Costs come from the measured speed of stored
+    runs. Datasets that are not in the cache are left out.
 
     Examples: cll paper run --minutes 30 --dry-run
               cll paper run main setup3-10 --minutes 10 --where long_tail=100
@@ -372,7 +373,7 @@ def run_for(options: RunFor) -> None:
         )
     print(_shown_plan(chosen, found, speeds, workers * options.pack), end="")
     if not options.dry_run:
-        _run_plan(chosen, options, started + 60 * options.minutes)
+        _run_plan(chosen, found, options, started + 60 * options.minutes)
 
 
 def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
@@ -446,13 +447,16 @@ def _left_out(found: "OpenRuns", speeds: "Speeds") -> list[str]:
     return left_out
 
 
-def _run_plan(chosen: "Plan", options: RunFor, ends: float) -> None:
-    seconds, paid = dict[str, float](), set[str]()
+def _run_plan(chosen: "Plan", found: "OpenRuns", options: RunFor, ends: float) -> None:
+    """Run the plan, and after it what else can end in time because runs were faster than estimated."""
+    seconds, paid = dict[str, float](), {""}
     for run in chosen.runs:
         pretrained = run.encoder_minutes if run.encoder not in paid else 0.0
         paid.add(run.encoder)
         seconds[run.cell.key] = 60 * (run.minutes + pretrained)
-    cells = [run.cell for run in chosen.runs]
+    further = [run for run in found.runs if run.cell.key not in seconds and run.encoder in paid]
+    seconds |= {run.cell.key: 60 * run.minutes for run in further}
+    cells = [run.cell for run in (*chosen.runs, *further)]
     run_cells(cells, SweepFolder(options.store), options, "cll paper run", TimeLimit(ends, seconds))
     print(f"The same command continues. Tables: cll paper page, after cll paper export --store {options.store}")
 

@@ -177,7 +177,7 @@ class TimeLimit:
     """A time after which a sweep ends. A task is left out if it is not expected to end in time.
 
     If the latest tasks took longer than expected, for example because the device is shared, this is expected of the
-    next ones, too.
+    next ones, too. If all of them were faster, the next ones are expected to take as long as the slowest of these.
 
     Attributes:
         ends: When the sweep ends, on the clock of `time.monotonic`. Tasks that still run then can be resumed later.
@@ -190,8 +190,13 @@ class TimeLimit:
 
     def admits(self, cells: Sequence[Cell]) -> bool:
         """Whether a task is expected to end in time if it starts now."""
-        factor = max(1.0, statistics.median(self._slower[-LATEST:])) if self._slower else 1.0
-        return time.monotonic() + factor * self._expected(cells) <= self.ends
+        return time.monotonic() + self._factor() * self._expected(cells) <= self.ends
+
+    def _factor(self) -> float:
+        latest = self._slower[-LATEST:]
+        if len(latest) == LATEST and max(latest) < 1:
+            return max(latest)
+        return max(1.0, statistics.median(latest)) if latest else 1.0
 
     def took(self, cells: Sequence[Cell], seconds: float) -> None:
         """Note how long a task took."""
