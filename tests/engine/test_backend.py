@@ -28,6 +28,7 @@ from complementary.engine.backend import (
     choose_device,
     device_name,
     lane,
+    no_capture,
     together,
     versions,
 )
@@ -477,6 +478,55 @@ def test_together_never_uses_a_stream_that_is_being_captured():
         return "busy"
 
     assert together([capturing, capturing, busy, busy], engine.device) == ["captured", "captured", "busy", "busy"]
+
+
+def test_no_capture_waits_for_a_capture(fake):
+    fake()
+    calls, capturing, entered = [], threading.Event(), threading.Event()
+
+    def step(x):
+        calls.append(x)
+        if len(calls) == WARM_UP + 1:
+            capturing.set()
+            assert not entered.wait(0.2), "another thread entered the block during the capture"
+        return x
+
+    def convolve():
+        capturing.wait(10)
+        with no_capture():
+            entered.set()
+
+    thread, run = threading.Thread(target=convolve), on_gpu().captured(step)
+    thread.start()
+    for batch in BATCHES:
+        run(batch)
+    thread.join(10)
+    assert (entered.is_set(), len(calls)) == (True, WARM_UP + 1)
+
+
+@pytest.mark.gpu
+def test_convolutions_of_new_shapes_do_not_disturb_a_capture():
+    """cuDNN synchronizes the device to compare algorithms, which failed while another lane captured."""
+    engine, weight = Engine.choose("cuda"), torch.randn(256, 256, device="cuda")
+
+    def capturing():
+        for i in range(60):
+            step = engine.captured(lambda x, i=i: sum((x @ weight).tanh() for _ in range(200)) + i)
+            for _ in range(5):
+                step(weight)
+            assert step.graph is not None
+            step.close()
+        return "captured"
+
+    def convolving():
+        filters = torch.randn(16, 8, 3, 3, device="cuda")
+        for side in range(8, 128):
+            with no_capture():
+                found = torch.nn.functional.conv2d(torch.randn(4, 8, side, side, device="cuda"), filters)
+            assert bool(torch.isfinite(found).all())
+        return "convolved"
+
+    assert together([capturing, convolving], engine.device) == ["captured", "convolved"]
 
 
 @pytest.mark.gpu

@@ -17,6 +17,7 @@ from complementary.encoders.external import ExternalBackbone, rebuild
 from complementary.encoders.patches import PatchNetwork
 from complementary.encoders.seen import KEY
 from complementary.encoders.spec import EncoderSpec
+from complementary.engine.backend import no_capture
 from complementary.engine.batches import chunks, evaluation_batch
 from complementary.errors import UserError
 from complementary.networks import Network
@@ -84,10 +85,11 @@ def extract_features(
     batch = batch or min(evaluation_batch(images, mean.device), backbone.largest_batch)
     parts = list[Tensor]()
     for part in chunks(images, mean.device, batch):
-        features = backbone.features(normalize(part, mean, std))
-        if mirror:
-            mirrored = backbone.features(normalize(part.flip(-1), mean, std))
-            features = F.normalize(features.float()) + F.normalize(mirrored.float())
+        with no_capture():
+            features = backbone.features(normalize(part, mean, std))
+            if mirror:
+                mirrored = backbone.features(normalize(part.flip(-1), mean, std))
+                features = F.normalize(features.float()) + F.normalize(mirrored.float())
         parts.append(features)
         progress(min(batch * len(parts), len(images)))
     return F.normalize(torch.cat(parts).float())

@@ -321,6 +321,17 @@ def lane(number: int, device: torch.device) -> Iterator[None]:
         _LANE.number = 0
 
 
+@contextlib.contextmanager
+def no_capture() -> Iterator[None]:
+    """Run networks outside of `Captured` in this block, while no lane captures a graph.
+
+    The first convolution of a shape lets cuDNN compare algorithms, for which it synchronizes the device. That fails
+    while a stream is captured.
+    """
+    with _CAPTURE_LOCK:
+        yield
+
+
 def release_memory() -> None:
     """Return cached GPU memory after a training: graphs do not share it, and another process may need it."""
     if torch.cuda.is_initialized():

@@ -26,7 +26,7 @@ from complementary.augment import auto
 from complementary.augment.crop import normalize
 from complementary.config import Config
 from complementary.encoders.frozen import FrozenEncoder
-from complementary.engine.backend import Engine
+from complementary.engine.backend import Engine, no_capture
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import add_prefix, set_lr, strip_prefix
 from complementary.errors import UserError
@@ -376,4 +376,5 @@ def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) ->
 @torch.no_grad()
 def _feature_norms(network: networks.Network, x: Tensor) -> Tensor:
     """Norms of the features of normalized images [N, C, H, W] -> [N]."""
-    return torch.cat([network.eval().features(part).norm(dim=1) for part in x.split(256)])
+    with no_capture():
+        return torch.cat([network.eval().features(part).norm(dim=1) for part in x.split(256)])

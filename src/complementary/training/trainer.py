@@ -16,7 +16,7 @@ from complementary.augment.crop import CropAndFlip, CropDraw, default_padding, n
 from complementary.config import Config
 from complementary.data.rows import Rows
 from complementary.encoders.frozen import FrozenEncoder
-from complementary.engine.backend import Engine
+from complementary.engine.backend import Engine, no_capture
 from complementary.engine.batches import chunks, should_stream
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import TrainingLoop, add_prefix, load_optimizer, optimizer_tensors, strip_prefix
@@ -209,7 +209,8 @@ class Trainer(TrainingLoop):
 
         They are those of classes, also if the loss makes the network predict labels.
         """
-        return self.criterion.decode(self.outputs(inputs, batch))
+        with no_capture():
+            return self.criterion.decode(self.outputs(inputs, batch))
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
