@@ -121,13 +121,15 @@ def _expectation_maximization(probabilities: Tensor, excluded: Tensor, transitio
 def _evidence(difference: Tensor, covariance: Tensor) -> Tensor:
     """How clearly the labels contradict a prior: 0 (not at the 5 % level) to 1; a scalar.
 
+    It is quadratic in 1 / statistic, so that a prior is hardly shrunk if the contradiction is overwhelming.
+
     Args:
         difference: The unbiased estimate minus that prior, [K].
         covariance: Of the unbiased estimate, [K, K]; singular, because shares have the sum 1.
     """
     statistic, free = difference @ torch.linalg.pinv(covariance, rtol=1e-9) @ difference, len(difference) - 1
     critical = free * (1 - 2 / (9 * free) + 1.645 * (2 / (9 * free)) ** 0.5) ** 3  # Wilson and Hilferty
-    return torch.clamp(1 - critical / statistic.clamp_min(1e-12), min=0)
+    return torch.clamp(1 - (critical / statistic.clamp_min(1e-12)) ** 2, min=0)
 
 
 def _normalize(share: Tensor) -> Tensor:

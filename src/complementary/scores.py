@@ -114,6 +114,20 @@ def contradictions(predicted: Tensor, excluded: Tensor) -> Contradictions:
     return Contradictions(int(found), expected, (expected - found) / math.sqrt(variance) if variance > 0 else 0.0)
 
 
+def correctness(predicted: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """An unbiased estimate of "the prediction is right" for each example and each of several predictions.
+
+    Args:
+        predicted: Classes, int [E, N]: E predictions of N examples.
+        excluded: Complementary labels, [N, K].
+        transition: [K, K].
+
+    Returns:
+        float32 [E, N]; NaN if the transition is singular. The mean over the examples is `estimated_accuracy`.
+    """
+    return _corrected(excluded, transition, excluded).T[predicted.long(), torch.arange(len(excluded))]
+
+
 def _estimates(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """For each example, an unbiased estimate of "the prediction is right". -> [N]."""
     return _corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]

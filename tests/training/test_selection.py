@@ -15,6 +15,8 @@ from complementary.training.selection import (
     SHARPNESS,
     Selection,
     calibrate,
+    is_as_good_as_the_best,
+    last_sound_epoch,
     nats_per_point,
     scel_by_sharpness,
 )
@@ -127,3 +129,58 @@ def test_selection_continues_from_its_tensors():
         two = restored
         assert one.update(epoch, found) == two.update(epoch, found)
     np.testing.assert_array_equal(one.losses.numpy(), two.losses.numpy())
+
+
+# --- self-training: the last epoch, unless labels contradict it ---------------------------------------------------
+
+
+def walk(accuracies, count=1200, seed=0, matrix=UNIFORM):
+    """Predictions [E, V] of successive epochs with these accuracies, most of them the same as before, and labels."""
+    random = np.random.default_rng(seed)
+    truth = random.integers(0, 10, count)
+    wrong, score = (truth + random.integers(1, 10, count)) % 10, random.random(count)
+    predicted = []
+    for accuracy in accuracies:
+        score = np.where(random.random(count) < 0.05, random.random(count), score)
+        predicted.append(np.where(score < accuracy, truth, wrong))
+    truth = torch.from_numpy(truth)
+    return torch.from_numpy(np.stack(predicted)), labels.draw(truth, matrix, 1, seed), truth
+
+
+def test_correctness_averages_to_the_estimated_accuracy_and_to_the_accuracy():
+    predicted, excluded, truth = walk([0.3, 0.9], count=100_000)
+    found = scores.correctness(predicted, excluded, UNIFORM)
+    for values, classes in zip(found, predicted, strict=True):
+        one_hot = torch.eye(10)[classes]
+        assert float(values.mean()) == pytest.approx(float(scores.estimated_accuracy(one_hot, excluded, UNIFORM)))
+        assert float(values.mean()) == pytest.approx(float((classes == truth).double().mean()), abs=0.03)
+
+
+def test_last_epoch_is_used_while_training_is_healthy():
+    rising, level = np.linspace(0.6, 0.9, 100), np.full(100, 0.9)
+    for accuracies, least in ((rising, 40), (level, 38)):
+        last = 0
+        for seed in range(40):
+            predicted, excluded, _ = walk(accuracies, seed=seed)
+            last += last_sound_epoch(scores.correctness(predicted, excluded, UNIFORM)) == 100
+        assert last >= least
+
+
+def test_epoch_before_a_collapse_is_used():
+    accuracies = np.concatenate([np.linspace(0.6, 0.95, 50), np.linspace(0.95, 0.6, 50)])
+    for seed in range(20):
+        predicted, excluded, _ = walk(accuracies, seed=seed)
+        values = scores.correctness(predicted, excluded, UNIFORM)
+        chosen = last_sound_epoch(values)
+        assert accuracies[chosen - 1] > 0.85
+        assert is_as_good_as_the_best(values[:chosen]), "its weights were kept"
+        assert not is_as_good_as_the_best(values)
+
+
+def test_last_epoch_is_used_if_labels_say_nothing():
+    predicted, excluded, _ = walk([0.9, 0.1])
+    values = scores.correctness(predicted, excluded, torch.full((10, 10), 0.1))
+    assert bool(values.isnan().all())
+    assert last_sound_epoch(values) == 2
+    few = scores.correctness(predicted[:, :20], excluded[:20], UNIFORM)
+    assert last_sound_epoch(few) == 2

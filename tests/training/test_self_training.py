@@ -281,6 +281,30 @@ def test_classes_that_are_never_predicted_are_reported(caplog):
     assert "2 of 10 classes are never predicted: 8, 9" in caplog.text
 
 
+@pytest.mark.parametrize("broken", [True, False])
+def test_epoch_that_held_out_labels_contradict_is_not_the_result(tmp_path, monkeypatch, caplog, broken):
+    """From the fourth epoch on, the teacher predicts one class."""
+    config = Config.of(
+        mix="none", inputs="raw", model="mlp", epochs=40, batch=64, lr=3e-3, self_training=6, holdout=0.4
+    )
+
+    def spoil(self):
+        if broken and self.epoch >= 3:
+            for network in (self.model, self.teacher):
+                network.fc.weight.data.zero_()
+
+    monkeypatch.setattr(SelfTrainer, "on_step_start", spoil)
+    with caplog.at_level("WARNING"):
+        result = run(config, tmp_path / "run", device="cpu")
+    assert result["selected_epoch"] == (3 if broken else 6)
+    assert (result["accuracy_selected"] > result["accuracy_last"] + 0.3) is broken
+    assert ("Self-training became worse: by the held-out labels" in caplog.text) is broken
+    assert caplog.text.count("became worse") == broken, "one warning"
+    test = data.load("digits").test
+    predicted = predict.load(tmp_path / "run")(test.inputs).argmax(1)
+    assert float((predicted == test.truth).double().mean()) == pytest.approx(result["accuracy_selected"])
+
+
 def test_result_reports_where_self_training_started():
     result = run(SELF_TRAINING, device="cpu")
     assert result["accuracy_last_before_self_training"] is not None

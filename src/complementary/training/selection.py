@@ -69,6 +69,41 @@ class Selection:
         self.best, self.losses = int(tensors["best"]), tensors["losses"].to(device)
 
 
+CONTRADICTED, LEVEL = 3.0, 1.0
+"""An epoch is clearly worse than the best one if its estimated accuracy is lower by more than 3 standard errors, and as
+good as the best one if it is lower by less than 1."""
+
+
+def last_sound_epoch(estimates: Tensor) -> int:
+    """The last epoch; if it is clearly worse than an earlier one, the last epoch that is as good as the best one.
+
+    Args:
+        estimates: `scores.correctness` of the validation examples in each epoch, [E, V].
+
+    Returns:
+        Its number, from 1. If the transition is singular, so that the estimates are NaN: the last one.
+    """
+    distance = _distance_from_best(estimates)
+    return int((distance < LEVEL).nonzero().max()) + 1 if bool(distance[-1] > CONTRADICTED) else len(estimates)
+
+
+def is_as_good_as_the_best(estimates: Tensor) -> bool:
+    """Whether the last epoch is as good as the best one; arguments as in `last_sound_epoch`."""
+    return bool(_distance_from_best(estimates)[-1] < LEVEL)
+
+
+def _distance_from_best(estimates: Tensor) -> Tensor:
+    """By how many standard errors the estimated accuracy of each epoch is below the best one, [E, V] -> [E].
+
+    The errors are those of differences between two epochs on the same examples.
+    """
+    estimates = estimates.double()
+    worse = estimates[estimates.mean(1).argmax()] - estimates
+    smallest = (estimates.max() - estimates.min()) / estimates.shape[1]  # the change that one example makes
+    errors = (worse.var(1, unbiased=False) / estimates.shape[1] + smallest**2).sqrt()
+    return worse.mean(1) / errors.clamp_min(1e-12)
+
+
 def scel_by_sharpness(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """SCEL of each example, for logits times each value of `SHARPNESS`.
 

@@ -9,7 +9,8 @@ One step:
    the prior: otherwise small classes are lost.
 3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
 
-The teacher at the end is the result. True labels are not used.
+The teacher at the end is the result, unless held-out labels clearly contradict it: then that of an earlier epoch. True
+labels are not used.
 """
 
 import copy
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary import networks, priors
+from complementary import networks, priors, scores
 from complementary.augment import auto
 from complementary.augment.crop import normalize
 from complementary.config import Config
@@ -32,7 +33,7 @@ from complementary.engine.loop import add_prefix, set_lr, strip_prefix
 from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
-from complementary.training.selection import Selection
+from complementary.training.selection import Selection, is_as_good_as_the_best, last_sound_epoch
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
 
@@ -194,12 +195,41 @@ class SelfTrainer(Trainer):
                 self.epoch + 1,
                 100 * gauge,
             )
-        return super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
+        found = super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
+        self._warn_if_worse(found)
+        return found
 
-    def _select(self, selection: Selection, table: Tensor) -> dict[str, Any]:
-        """The last epoch is the result: the teacher is an average, and its beliefs improve to the end."""
-        found = super()._select(selection, table)
-        return found | ({"selected": self.epoch + 1} if "selected" in found else {})
+    def _warn_if_worse(self, found: dict[str, Any]) -> None:
+        """Warn when held-out labels contradict the present epoch for the first time."""
+        epoch, selected = self.epoch + 1, found.get("selected", self.epoch + 1)
+        if selected < epoch and not any(row.get("selected", row["epoch"]) < row["epoch"] for row in self.history):
+            log.warning(
+                "Self-training became worse: by the held-out labels the accuracy is %.1f %% at epoch %d, and was %.1f "
+                "%% at epoch %d. If this stays so, that epoch is the result. Rare classes, a poor encoder or a "
+                "transition matrix that does not fit can be the cause.",
+                100 * found["estimated_accuracy"],
+                epoch,
+                100 * self.history[selected - 1]["estimated_accuracy"],
+                selected,
+            )
+
+    def _select(self, selection: Selection, table: Tensor, part: Tensor | slice) -> dict[str, Any]:
+        """The last epoch, because the teacher is an average and its beliefs improve to the end; an earlier one only if
+        held-out labels clearly contradict the last one."""
+        found = super()._select(selection, table, part)
+        if "selected" in found:
+            found["selected"] = last_sound_epoch(self._correctness(part))
+        return found
+
+    def _is_candidate(self) -> bool:
+        values = self._correctness(slice(None))
+        return values.shape[1] > 0 and is_as_good_as_the_best(values)
+
+    def _correctness(self, part: Tensor | slice) -> Tensor:
+        """Of the validation examples of a part in all epochs so far: `scores.correctness`, [E, V']."""
+        part = part.cpu() if isinstance(part, Tensor) else part
+        predicted, excluded = self.validation_predictions[: self.epoch + 1, part], self.task.validation_excluded.cpu()
+        return scores.correctness(predicted, excluded[part], self.task.transition.cpu())
 
     @torch.no_grad()
     def mirrored_accuracy(self) -> float | None:

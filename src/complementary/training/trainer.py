@@ -159,10 +159,14 @@ class Trainer(TrainingLoop):
     def scores(self) -> dict[str, Any]:
         """Evaluate; keep the weights of the best epoch."""
         found = self.evaluate()
-        if self.selections[0].best == self.epoch + 1:
+        if self._is_candidate():
             self.best = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
             self.best_decoder = self.criterion.decoder()
         return found
+
+    def _is_candidate(self) -> bool:
+        """Whether the weights of this epoch must be kept, because later epochs may be worse."""
+        return self.selections[0].best == self.epoch + 1
 
     def evaluate(self) -> dict[str, Any]:
         """Metrics without true labels on the validation split, and accuracy on the test set."""
@@ -172,15 +176,15 @@ class Trainer(TrainingLoop):
         if outputs is not None:
             parts: list[Tensor | slice] = [slice(None), ~self.second_half, self.second_half]
             parts = parts if len(outputs) >= MIN_HELD_OUT else parts[:1]
+            if self.epoch < self.epochs:
+                self.validation_predictions[self.epoch] = self.criterion.decode(outputs).argmax(1).cpu()
             to_labels = self.criterion.label_matrix(task.transition)
             table = scel_by_sharpness(outputs, task.validation_excluded, to_labels)
             found, *halves = (
-                self._truth_free(outputs, part) | self._select(selection, table[:, part])
+                self._truth_free(outputs, part) | self._select(selection, table[:, part], part)
                 for part, selection in zip(parts, self.selections, strict=False)
             )
             found |= {"halves": halves} if halves else {}
-            if self.epoch < self.epochs:
-                self.validation_predictions[self.epoch] = self.criterion.decode(outputs).argmax(1).cpu()
         if predicted is not None and task.test_truth is not None:
             per_class = scores.class_accuracy(predicted, task.test_truth, len(task.classes))
             found["accuracy"] = float((predicted == task.test_truth).double().mean())
@@ -198,8 +202,14 @@ class Trainer(TrainingLoop):
             found[score.__name__] = None if math.isnan(value) else value
         return found
 
-    def _select(self, selection: Selection, table: Tensor) -> dict[str, Any]:
-        """Calibrated SCEL and the epoch to use if the training ended now, from a part of `scel_by_sharpness`."""
+    def _select(self, selection: Selection, table: Tensor, part: Tensor | slice) -> dict[str, Any]:
+        """Calibrated SCEL and the epoch to use if the training ended now.
+
+        Args:
+            selection: What is known about earlier epochs.
+            table: `scel_by_sharpness` of a part of the validation split, [S, V'].
+            part: Which examples these are.
+        """
         calibrated = calibrate(table)
         found: dict[str, Any] = {"scel_calibrated": float(calibrated.double().mean())}
         return found | ({"selected": selection.update(self.epoch + 1, calibrated)} if not self.done else {})
