@@ -41,6 +41,17 @@ def test_page_lists_what_was_run(add_run, store):
     assert "(study main" not in text  # one method is no comparison
 
 
+def test_page_says_how_far_each_protocol_is_from_the_published_numbers(add_run, store):
+    for mix, points in (("none", 1.0), ("icm", -3.0)):
+        entry = entry_of("main", mix, data="mnist", tail=100.0, loss="s-nl")
+        add_run(entry, (entry.published.mean + points) / 100, "plain")
+    other = entry_of("main", "none", data="mnist", tail=100.0, loss="fwd")
+    add_run(other, (other.published.mean - 2.0) / 100, "plain")
+    add_run(other, 0.9, epochs=100)  # too short to count
+    assert "only runs of 300 epochs): plain: none 1.5 (2), icm 3.0 (1).\n" in write_page(read([store]))
+    assert "Distance from the published" not in write_page(Results())
+
+
 def test_page_shows_losses_that_are_the_same_side_by_side(add_run, store):
     for loss, accuracy in (("s-nl", 0.9), ("fwd", 0.905)):
         add_run(entry_of("main", "none", data="mnist", tail=1.0, loss=loss), accuracy, epochs=100)
