@@ -385,6 +385,13 @@ class SelfTrainingConfig:
     self_training: int = 0
     """Epochs of self-training. It starts from a linear layer on features (inputs = features), or from the network that
     was trained on the inputs themselves. 0: none."""
+    student: Literal["same", "cnn", "resnet18"] = "same"
+    """The network that is self-trained. same: that of the first training, with the encoder if it can be fine-tuned. cnn
+    or resnet18: a new network on the images, which first learns the predictions of the first classifier; for encoders
+    that stay frozen, such as patches."""
+    neighbors: int = field(default=0, metadata=ADVANCED)
+    """Number of similar examples whose complementary labels also count as evidence for an example, which keeps rare
+    classes; similar in the features that the first classifier's last layer sees. 0: none."""
     self_training_lr: float | None = field(default=None, metadata=ADVANCED)
     """Maximum learning rate of self-training. None: in proportion to the squared norm of the filters, because the
     weights of an encoder can be small, and a usual rate would destroy them."""
@@ -413,6 +420,7 @@ class SelfTrainingConfig:
     def __post_init__(self) -> None:
         _check_choices(self)
         require(self.self_training >= 0, "self_training", self.self_training, "0 (none) or more")
+        require(self.neighbors >= 0, "neighbors", self.neighbors, "0 (none) or more")
         rate = self.self_training_lr
         require(rate is None or rate > 0, "self_training_lr", rate, "above 0")
         require(self.self_training_alpha > 0, "self_training_alpha", self.self_training_alpha, "above 0")

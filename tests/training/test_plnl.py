@@ -13,7 +13,8 @@ from complementary import data, networks
 from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.rng import generator
-from complementary.training import plnl, predict
+from complementary.training import predict
+from complementary.training.neighbors import neighbor_counts
 from complementary.training.plnl import (
     NO_GUESS,
     RECORDED,
@@ -22,7 +23,6 @@ from complementary.training.plnl import (
     annealed,
     guess_labels,
     guessed_loss,
-    neighbor_counts,
 )
 from complementary.training.run import build_trainer, run
 from tests.engine.test_distributed import in_two  # noqa: F401  # a fixture
@@ -75,29 +75,6 @@ def test_guessed_loss_is_the_binary_cross_entropy_of_guessed_examples():
 
 
 # --- added labels ---------------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(2, 6), st.integers(5, 40), st.integers(0, 10_000))
-def test_neighbor_counts_matches_brute_force(classes, count, seed):
-    random = np.random.default_rng(seed)
-    logits = random.normal(0, 1, (count, classes))
-    excluded = (random.random((count, classes)) < 0.4).astype(np.uint8)
-    rows = np.sort(random.choice(count, max(1, count // 2), replace=False))
-    k = int(random.integers(1, count))
-    tensors = [torch.from_numpy(t) for t in (logits, excluded, rows)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plnl, "CHUNK", 3 * count)  # three rows at a time
-        found = neighbor_counts(*tensors, k)
-    for i, row in enumerate(rows):
-        cosine = [
-            -math.inf if j == row else logits[row] @ logits[j] / np.linalg.norm(logits[row]) / np.linalg.norm(logits[j])
-            for j in range(count)
-        ]
-        order = sorted(range(count), key=lambda j: -cosine[j])
-        if k < count - 1 and cosine[order[k - 1]] - cosine[order[k]] < 1e-6:
-            continue  # a tie in float32
-        assert found[i].tolist() == excluded[order[:k]].sum(0).tolist()
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,6 +1,7 @@
 """Self-training: pseudo-labels by Bayes' rule, and a network that is fine-tuned on them."""
 
 import copy
+import dataclasses
 import math
 import pickle
 
@@ -21,7 +22,9 @@ from complementary.training import predict
 from complementary.training import run as runner
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import (
+    HIGHEST_FACTOR,
     SelfTrainer,
+    alignment_factors,
     beliefs,
     log_likelihood,
     pseudo_label_loss,
@@ -84,6 +87,32 @@ def test_pseudo_label_loss_adds_the_cross_entropy_of_adjusted_logits(name):
     found = pseudo_label_loss(LOSSES[name], logits, torch.cat([excluded, belief], 1), prior.log(), matrix)
     usual = torch.nn.functional.cross_entropy(logits + prior.log(), belief, reduction="none")
     torch.testing.assert_close(found, LOSSES[name](logits + prior.log(), excluded, matrix) + usual)
+
+
+@pytest.mark.parametrize("highest", [HIGHEST_FACTOR, math.inf], ids=["limit", "no limit"])
+def test_share_of_a_lost_class_is_not_spread_over_the_largest_class(highest):
+    """All examples of the third class are taken for the second one; an ideal network predicts its beliefs."""
+    prior = torch.tensor([0.9, 0.095, 0.005])
+    remembered = torch.tensor([[0.999, 0.0005, 0.0005], [0.0005, 0.999, 0.0005]]).repeat_interleave(
+        torch.tensor([900, 100]), 0
+    )
+    for _ in range(200):
+        posterior = remembered / remembered.sum(1, keepdim=True)
+        factors = alignment_factors(prior, posterior.mean(0), highest)
+        remembered, _ = beliefs(0.5, posterior, torch.zeros(1000, 3), factors, prior.log())
+    evidence = remembered[0] / prior  # what a classifier of a balanced population compares
+    if highest == math.inf:
+        assert evidence[2] > 0.9 * evidence[0], "the failure that the limit prevents"
+    else:
+        assert evidence[2] < 0.01 * evidence[0]
+    assert remembered[-1].argmax() == 1
+
+
+def test_only_a_balanced_population_has_a_limit_of_the_alignment():
+    uniform, balanced = (build_trainer(SELF_TRAINING.with_(balanced=chosen), "cpu") for chosen in (False, True))
+    for loop, wanted in ((uniform, 10.0), (balanced, HIGHEST_FACTOR)):
+        loop.mean_posterior.copy_(loop.prior * torch.tensor([0.1, *[1.1] * 9]))
+        torch.testing.assert_close(loop.alignment(), torch.tensor([wanted, *[1 / 1.1] * 9]))
 
 
 def test_teacher_is_the_moving_average_of_weights_and_statistics():
@@ -155,6 +184,50 @@ def test_step_remembers_predictions_and_moves_the_running_mean():
     torch.testing.assert_close(
         loop.mean_posterior, (0.99 * mean + 0.01 * posterior.mean(0)).detach(), atol=1e-5, rtol=1e-4
     )
+
+
+STUDENT = SELF_TRAINING.with_(student="cnn", self_training=5)
+
+
+@pytest.mark.parametrize("options", [{}, {"inputs": "raw", "model": "mlp"}], ids=["features", "raw"])
+def test_student_is_a_new_network_that_first_learns_the_first_predictions(options):
+    loop = build_trainer(STUDENT.with_(**options), "cpu")
+    assert loop.model.kind == "cnn"
+    assert loop.task.shape == (1, 8, 8)
+    new = networks.build("cnn", (1, 8, 8), 10, STUDENT.seed)
+    assert all(torch.equal(a, b) for a, b in zip(new.parameters(), loop.model.parameters(), strict=True))
+    before = loop.memory.clone()
+    first = build_trainer(STUDENT.with_(student="same", self_training=0, **options), "cpu")
+    first.run()
+    torch.testing.assert_close(before, first_logits(first).softmax(1), atol=1e-4, rtol=1e-3)
+    while loop.epoch < 1:
+        assert torch.equal(loop.memory, before), "a fifth of the epochs is for learning them"
+        loop.advance()
+    loop.advance()
+    assert not torch.equal(loop.memory, before)
+
+
+def test_student_of_a_long_tail_starts_without_a_preference():
+    loop = build_trainer(STUDENT.with_(long_tail=4, head=100, prior=",".join(["0.1"] * 10)), "cpu")
+    new = networks.build("cnn", (1, 8, 8), 10, STUDENT.seed)
+    assert torch.equal(loop.model.fc.bias, new.fc.bias), "log_prior, which is added in training, is not subtracted"
+
+
+def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
+    whole = run(STUDENT, tmp_path / "whole", device="cpu")
+
+    def interrupt(loop):
+        if isinstance(loop, SelfTrainer) and loop.epoch == 1 and loop.global_step > loop.steps_per_epoch + 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(STUDENT, tmp_path / "cut", device="cpu", progress=interrupt, checkpoint_seconds=0)
+    run(STUDENT, tmp_path / "cut", device="cpu", resume=True)
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
+    assert metrics[0] == metrics[1]
+    found, test = predict.load(tmp_path / "whole", "last"), data.load("digits").test
+    accuracy = float((found(test.inputs).argmax(1) == test.truth).double().mean())
+    assert accuracy == pytest.approx(whole["accuracy_last"])
 
 
 def test_learning_rate_warms_up_and_decays_to_zero():
@@ -450,6 +523,18 @@ def test_self_training_of_an_encoder_needs_a_linear_layer():
 def test_self_training_options_are_checked_before_the_first_training():
     with pytest.raises(UserError, match="8 x 8"):
         run(SELF_TRAINING.with_(padding=9), device="cpu", progress=lambda loop: pytest.fail("trained"))
+
+
+def test_student_needs_images_and_self_training():
+    with pytest.raises(UserError, match="self_training") as caught:
+        build_trainer(STUDENT.with_(self_training=0), "cpu")
+    assert caught.value.option == "student"
+    digits = data.load("digits")
+    split = dataclasses.replace(digits.train, inputs=digits.train.inputs.flatten(1).float())
+    vectors = dataclasses.replace(digits, train=split, test=None, mean=(0.0,) * 64, std=(1.0,) * 64)
+    with pytest.raises(UserError, match="images") as caught:
+        build_trainer(Config.of(inputs="raw", self_training=2, student="cnn"), "cpu", vectors)
+    assert caught.value.option == "student"
 
 
 def test_divergence_of_self_training_names_its_learning_rate():

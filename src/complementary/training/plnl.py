@@ -42,6 +42,7 @@ from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import set_lr
+from complementary.training.neighbors import neighbor_counts
 from complementary.training.pocr import PocrTrainer, risen, stepped
 from complementary.training.task import Task
 
@@ -52,7 +53,6 @@ NEIGHBORS = 500  # at most, and at most 1 % of the examples
 ADDED = 0.1  # share of the remaining classes that are added as complementary labels of confident examples
 LOWEST_LR = 0.01  # at the end of the cosine schedule, as a share of the learning rate
 NO_GUESS = -1
-CHUNK = 2**26  # similarities that are in memory at a time
 
 
 class PlnlTrainer(PocrTrainer):
@@ -250,28 +250,6 @@ def add_labels(logits: Tensor, excluded: Tensor, rows: Tensor, neighbors: int) -
     frequency = neighbor_counts(logits, excluded, rows, neighbors) + tie_break
     rank = frequency.argsort(1, descending=True).argsort(1)
     return torch.maximum(own, (rank < count[:, None]).to(own.dtype))
-
-
-def neighbor_counts(logits: Tensor, excluded: Tensor, rows: Tensor, neighbors: int) -> Tensor:
-    """Count the complementary labels of the nearest neighbors (cosine similarity of logits): an exact, chunked search.
-
-    Args:
-        logits: [N, K].
-        excluded: Complementary labels, [N, K].
-        rows: The examples whose neighbors are found, int [n]; an example is not its own neighbor.
-        neighbors: Number of neighbors, below N.
-
-    Returns:
-        float32 [n, K].
-    """
-    unit, labels = F.normalize(logits.float()), excluded.float()
-    counts = []
-    for part in rows.split(max(1, CHUNK // len(unit))):
-        similarity = unit[part] @ unit.T
-        similarity.scatter_(1, part[:, None], -torch.inf)
-        nearest = similarity.topk(neighbors, sorted=False).indices
-        counts.append(F.embedding_bag(nearest, labels, mode="sum"))
-    return torch.cat(counts)
 
 
 def guessed_loss(logits: Tensor, guess: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 from complementary import data, files, networks, priors, scores, transitions
 from complementary.config import Config, TrainingConfig
 from complementary.data import Dataset
+from complementary.data.rows import Rows
 from complementary.engine.backend import Engine, device_name, versions
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import Progress
@@ -30,6 +31,7 @@ from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.estimates import estimates
 from complementary.training.folds import predict_out_of_fold
+from complementary.training.neighbors import neighbor_evidence
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
@@ -121,6 +123,8 @@ def build_trainer(
     if config.training.recipe in BASELINES:
         return _start_baseline(config, task, dataset, engine, processes, progress)
     if not config.pseudo_labels.self_training:
+        if config.pseudo_labels.student != "same":
+            raise UserError("A student learns by self-training, but self_training is 0; set its epochs.", "student")
         return Trainer(config, task, engine, processes)
     return _start_self_training(config, task, dataset, engine, processes, progress)
 
@@ -129,7 +133,9 @@ def _start_self_training(
     config: Config, task: Task, dataset: Dataset, engine: Engine, processes: ProcessGroup, progress: Progress | None
 ) -> SelfTrainer:
     """Train the classifier that self-training starts from, and estimate the class prior from it."""
-    examples, classes = len(task.excluded), len(task.classes)
+    examples, classes, student = len(task.excluded), len(task.classes), config.pseudo_labels.student
+    if student != "same" and dataset.train.inputs.ndim == 2:
+        raise UserError(f"The student {student} needs images, but the inputs are vectors; leave it out.", "student")
     if examples < classes:
         raise UserError(
             f"There are {examples} training examples for {classes} classes; self-training needs at least one of each. "
@@ -140,13 +146,17 @@ def _start_self_training(
     before = accuracies(first.history)
     _check_start(first)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
-    if encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
+    evidence = _neighbor_evidence(config, first, task, processes)
+    if student != "same":
+        task = task if encoder is None else task.with_images(dataset)
+        network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
+    elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         task = task.with_images(dataset)
         network = fine_tuned_network(encoder, first, task)
     prior = _prior(config, probabilities, task)
     _log_prior(prior, task)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
-    trainer.begin(probabilities, prior, before)
+    trainer.begin(probabilities, prior, before, evidence)
     return trainer
 
 
@@ -281,8 +291,21 @@ def _train_first(
 
 def _predict(trainer: Trainer, task: Task) -> Tensor:
     """Class probabilities [N, K] of the training examples of all processes, on the CPU."""
-    inputs = trainer.task.train if trainer.processes.world_size == 1 else task.train
-    return trainer.logits(inputs).softmax(1).cpu()
+    return trainer.logits(_all_inputs(trainer, task)).softmax(1).cpu()
+
+
+def _neighbor_evidence(config: Config, first: Trainer, task: Task, processes: ProcessGroup) -> Tensor | None:
+    """What the labels of similar examples say about each training example of all processes, [N, K] on the CPU."""
+    neighbors = config.pseudo_labels.neighbors
+    if not neighbors:
+        return None
+    vectors = first.features(_all_inputs(first, task))
+    return processes.broadcast(neighbor_evidence(vectors, task.excluded, task.transition, neighbors).cpu())
+
+
+def _all_inputs(trainer: Trainer, task: Task) -> Tensor | Rows:
+    """The inputs of all processes: those of the trainer, which may be on the device, if it is the only one."""
+    return trainer.task.train if trainer.processes.world_size == 1 else task.train
 
 
 def _write_weights(trainer: Trainer, folder: Path) -> None:

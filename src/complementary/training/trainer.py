@@ -5,6 +5,7 @@ A step reads from top to bottom: load, mix, forward, loss, backward, update. The
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -222,13 +223,21 @@ class Trainer(TrainingLoop):
         with no_capture():
             return self.criterion.decode(self.outputs(inputs, batch))
 
-    @torch.no_grad()
     def outputs(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
         """What the network predicts in evaluation mode, not decoded: inputs [N, ...] -> [N, K]."""
-        network = self.evaluated.eval()
+        return self._apply(self.evaluated.eval(), inputs, batch)
+
+    def features(self, inputs: Tensor | Rows) -> Tensor:
+        """What the last layer of the network sees in evaluation mode: inputs [N, ...] -> [N, D]."""
+        with no_capture():
+            return self._apply(self.evaluated.eval().features, inputs)
+
+    @torch.no_grad()
+    def _apply(self, function: Callable[[Tensor], Tensor], inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
+        """Apply a function to normalized inputs without augmentation, in chunks: inputs [N, ...] -> float32 [N, D]."""
         task, prefetch = self.task, True if self.streamed else None
         with self.engine.autocast():
-            parts = [network(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)]
+            parts = [function(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)]
         return torch.cat(parts).float()
 
     # --- parts ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,63 @@
+"""The complementary labels of similar examples as evidence for the class of an example.
+
+One label excludes one class. The labels of 40 similar examples, which are mostly of the same class, exclude nearly all
+other classes. This matters for rare classes: a classifier can take all of their examples for a larger class without
+much loss, but their neighbors' labels contradict it.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
+REFERENCES = 100_000  # neighbors are found among at most as many examples
+OTHER_CLASS = 0.3  # assumed share of neighbors that are of another class
+
+
+def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
+    """Logarithm of the likelihood of the labels of an example's nearest neighbors, given the class of the example.
+
+    A neighbor is of another class with probability `OTHER_CLASS`; its labels then follow the labels of all examples.
+    Neighbors count as independent.
+
+    Args:
+        vectors: Features of the examples, [N, D].
+        excluded: Their complementary labels, [N, K].
+        transition: How labels arise from classes, [K, K].
+        neighbors: Number of neighbors; at most N - 1 are used.
+
+    Returns:
+        float32 [N, K].
+    """
+    rows = torch.arange(len(vectors), device=vectors.device)
+    labels = excluded.to(vectors.device).float()
+    share = labels.sum(0) / labels.sum().clamp_min(1)
+    mixed = (1 - OTHER_CLASS) * transition.to(vectors.device, torch.float32) + OTHER_CLASS * share
+    references = rows[:: max(1, -(-len(rows) // REFERENCES))]
+    counts = neighbor_counts(vectors, labels, rows, min(neighbors, len(references) - 1), references)
+    return counts @ mixed.clamp_min(1e-12).log().T
+
+
+def neighbor_counts(
+    vectors: Tensor, excluded: Tensor, rows: Tensor, neighbors: int, references: Tensor | None = None
+) -> Tensor:
+    """Count the complementary labels of the nearest neighbors (cosine similarity): an exact, chunked search.
+
+    Args:
+        vectors: [N, D].
+        excluded: Complementary labels, [N, K].
+        rows: The examples whose neighbors are found, int [n]; an example is not its own neighbor.
+        neighbors: Number of neighbors, below the number of references.
+        references: Examples that can be neighbors, int [R]; None: all.
+
+    Returns:
+        float32 [n, K].
+    """
+    unit, labels = F.normalize(vectors.float()), excluded.float()
+    others = torch.arange(len(unit), device=unit.device) if references is None else references
+    counts = []
+    for part in rows.split(max(1, CHUNK // len(others))):
+        similarity = (unit[part] @ unit[others].T).masked_fill_(part[:, None] == others, -torch.inf)
+        nearest = others[similarity.topk(neighbors, sorted=False).indices]
+        counts.append(F.embedding_bag(nearest, labels, mode="sum"))
+    return torch.cat(counts)

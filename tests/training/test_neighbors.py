@@ -1,0 +1,110 @@
+"""The labels of similar examples as evidence."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from complementary import labels, transitions
+from complementary.config import Config
+from complementary.errors import UserError
+from complementary.training import neighbors
+from complementary.training.neighbors import OTHER_CLASS, neighbor_counts, neighbor_evidence
+from complementary.training.run import build_trainer
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 6), st.integers(5, 40), st.integers(0, 10_000))
+def test_neighbor_counts_matches_brute_force(classes, count, seed):
+    random = np.random.default_rng(seed)
+    logits = random.normal(0, 1, (count, classes))
+    excluded = (random.random((count, classes)) < 0.4).astype(np.uint8)
+    rows = np.sort(random.choice(count, max(1, count // 2), replace=False))
+    k = int(random.integers(1, count))
+    tensors = [torch.from_numpy(t) for t in (logits, excluded, rows)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbors, "CHUNK", 3 * count)  # three rows at a time
+        found = neighbor_counts(*tensors, k)
+    for i, row in enumerate(rows):
+        cosine = [
+            -math.inf if j == row else logits[row] @ logits[j] / np.linalg.norm(logits[row]) / np.linalg.norm(logits[j])
+            for j in range(count)
+        ]
+        order = sorted(range(count), key=lambda j: -cosine[j])
+        if k < count - 1 and cosine[order[k - 1]] - cosine[order[k]] < 1e-6:
+            continue  # a tie in float32
+        assert found[i].tolist() == excluded[order[:k]].sum(0).tolist()
+
+
+def test_neighbor_counts_among_references_only():
+    vectors = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    found = neighbor_counts(vectors, torch.eye(4), torch.arange(4), 1, torch.tensor([1, 2]))
+    assert found.argmax(1).tolist() == [1, 2, 1, 2], "an example is never its own neighbor"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(3, 6), st.integers(4, 30), st.integers(0, 10_000))
+def test_neighbor_evidence_is_the_likelihood_of_the_labels_of_the_neighbors(classes, count, seed):
+    random = np.random.default_rng(seed)
+    vectors, matrix = random.normal(0, 1, (count, 5)), random.dirichlet(np.ones(classes), classes)
+    excluded = np.eye(classes, dtype=np.uint8)[random.integers(0, classes, count)]
+    found = neighbor_evidence(*(torch.from_numpy(part) for part in (vectors, excluded, matrix)), 3)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosine = unit @ unit.T - 9 * np.eye(count)
+    share = excluded.mean(0)
+    for i in range(count):
+        nearest = np.argsort(-cosine[i])
+        if count > 4 and cosine[i, nearest[2]] - cosine[i, nearest[3]] < 1e-6:
+            continue  # a tie in float32
+        for k in range(classes):
+            chances = (1 - OTHER_CLASS) * matrix[k] + OTHER_CLASS * share
+            wanted = sum(math.log(chances[excluded[j].argmax()]) for j in nearest[:3])
+            assert float(found[i, k]) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+def rare_class():
+    """900 examples of two large classes, and 40 of a third one close to the second; one label each."""
+    random = torch.Generator().manual_seed(0)
+    truth = torch.arange(3).repeat_interleave(torch.tensor([500, 400, 40]))
+    centers = torch.tensor([[4.0, 0, 0], [0, 4, 0], [0, 3.5, 2]])
+    vectors = centers[truth] + 0.3 * torch.randn(940, 3, generator=random)
+    return vectors, labels.draw(truth, transitions.uniform(3), 1, 0), truth
+
+
+def test_neighbor_evidence_finds_a_rare_class():
+    vectors, excluded, truth = rare_class()
+    found = neighbor_evidence(vectors, excluded, transitions.uniform(3), 20)
+    assert float((found.argmax(1) == truth)[truth == 2].double().mean()) > 0.95
+    assert float((found.argmax(1) == truth).double().mean()) > 0.98
+    shuffled = excluded[torch.randperm(940, generator=torch.Generator().manual_seed(1))]
+    none = neighbor_evidence(vectors, shuffled, transitions.uniform(3), 20)
+    assert float((none.argmax(1) == truth)[truth == 2].double().mean()) < 0.6, "labels of other examples say nothing"
+
+
+def test_neighbor_evidence_of_many_examples_uses_some_of_them(monkeypatch):
+    vectors, excluded, truth = rare_class()
+    monkeypatch.setattr(neighbors, "REFERENCES", 500)  # every second one
+    found = neighbor_evidence(vectors, excluded, transitions.uniform(3), 15)
+    assert float((found.argmax(1) == truth).double().mean()) > 0.95
+
+
+def test_neighbors_are_evidence_in_self_training():
+    config = Config.of(mix="none", epochs=2, batch=128, self_training=1)
+    without, with_ = (build_trainer(config.with_(neighbors=count), "cpu") for count in (0, 10))
+    first = build_trainer(config.with_(self_training=0), "cpu")
+    first.run()
+    first.model.load_state_dict(first.selected)
+    vectors = first.features(first.task.train)
+    assert vectors.shape == (len(without.memory), 500), "the hidden units of the MLP"
+    wanted = neighbor_evidence(vectors, first.task.excluded, first.task.transition, 10)
+    torch.testing.assert_close(with_.log_likelihood - without.log_likelihood, wanted, atol=1e-3, rtol=1e-3)
+    assert torch.equal(with_.memory, without.memory)
+
+
+def test_negative_number_of_neighbors_is_refused():
+    with pytest.raises(UserError, match="-1") as caught:
+        Config.of(neighbors=-1)
+    assert caught.value.option == "neighbors"
