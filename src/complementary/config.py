@@ -79,9 +79,9 @@ class BaseConfig:
         preset = RECIPES.get(options.get("recipe", ""), {})
         if preset.get("inputs") == "features":
             if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
-                preset = preset | _ON_LONG_TAILS
-            if options.get("inputs", "features") != "features":  # the weight decay is for a layer on features
-                preset = {name: value for name, value in preset.items() if name != "weight_decay"}
+                preset = preset | _ON_LONG_TAILS | (_NEIGHBORS if "self_training" in preset else {})
+            if options.get("inputs", "features") != "features":  # both are for a layer on features
+                preset = {name: value for name, value in preset.items() if name not in ("weight_decay", "neighbors")}
         return {name: value for name, value in preset.items() if name not in options}
 
     def flat(self) -> dict[str, Any]:
@@ -387,8 +387,8 @@ class SelfTrainingConfig:
     was trained on the inputs themselves. 0: none."""
     student: Literal["same", "cnn", "resnet18"] = "same"
     """The network that is self-trained. same: that of the first training, with the encoder if it can be fine-tuned. cnn
-    or resnet18: a new network on the images, which first learns the predictions of the first classifier; for encoders
-    that stay frozen, such as patches."""
+    or resnet18: a new network on the images, which first learns the predictions of the first classifier (with an
+    encoder: after self-training of the layer on its features); for encoders that stay frozen, such as patches."""
     neighbors: int = field(default=0, metadata=ADVANCED)
     """Number of similar examples whose complementary labels also count as evidence for an example, which keeps rare
     classes; similar in the features that the first classifier's last layer sees. 0: none."""
@@ -522,6 +522,7 @@ _ON_FEATURES: dict[str, Any] = {
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
 _ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}  # docs/notes/self-training.md, Long tails
+_NEIGHBORS: dict[str, Any] = {"neighbors": 50}  # the same page
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",
     "mix": "none",

@@ -306,12 +306,14 @@ def test_all_gather_restores_the_order(in_two, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
-def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, holdout):
+@pytest.mark.parametrize(
+    "options",
+    [{"holdout": 0.1}, {"holdout": 0.0995, "neighbors": 5, "student": "cnn"}],
+    ids=["odd", "even, neighbors and student"],
+)
+def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, options):
     """Each process has its own shard of the pseudo-labels, with an odd and an even number of examples."""
-    config = Config.of(
-        inputs="features", encoder="random", mix="none", epochs=1, self_training=3, batch=256, holdout=holdout
-    )
+    config = Config.of(inputs="features", encoder="random", mix="none", epochs=1, self_training=3, batch=256, **options)
 
     def cut(loop):
         if isinstance(loop, SelfTrainer) and (loop.epoch, loop.step_in_epoch) == (1, 3):

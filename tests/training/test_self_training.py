@@ -197,14 +197,32 @@ def test_student_is_a_new_network_that_first_learns_the_first_predictions(option
     new = networks.build("cnn", (1, 8, 8), 10, STUDENT.seed)
     assert all(torch.equal(a, b) for a, b in zip(new.parameters(), loop.model.parameters(), strict=True))
     before = loop.memory.clone()
-    first = build_trainer(STUDENT.with_(student="same", self_training=0, **options), "cpu")
-    first.run()
-    torch.testing.assert_close(before, first_logits(first).softmax(1), atol=1e-4, rtol=1e-3)
+    if options:
+        first = build_trainer(STUDENT.with_(student="same", self_training=0, **options), "cpu")
+        first.run()
+        torch.testing.assert_close(before, first_logits(first).softmax(1), atol=1e-4, rtol=1e-3)
     while loop.epoch < 1:
         assert torch.equal(loop.memory, before), "a fifth of the epochs is for learning them"
         loop.advance()
     loop.advance()
     assert not torch.equal(loop.memory, before)
+
+
+def test_student_learns_from_the_self_trained_layer_on_features(monkeypatch):
+    config, layers = STUDENT.with_(self_training=3, long_tail=4, head=100, batch=64), []
+    usual = SelfTrainer.run
+
+    def run_layer(loop, progress=None):
+        usual(loop, progress)
+        layers.append(loop)
+
+    monkeypatch.setattr(SelfTrainer, "run", run_layer)
+    loop = build_trainer(config, "cpu")
+    (layer,) = layers
+    assert layer.model.kind == "linear", "also if the encoder could be fine-tuned"
+    assert layer.epoch == 3
+    wanted = (layer.logits(layer.task.train) + layer.prior.log()).softmax(1)
+    torch.testing.assert_close(loop.memory, wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_student_of_a_long_tail_starts_without_a_preference():
@@ -396,12 +414,12 @@ def test_self_training_improves_a_weak_classifier():
 
 
 @pytest.mark.gpu
-def test_self_training_with_captured_steps_agrees_with_eager():
+@pytest.mark.parametrize("options", [{}, {"student": "cnn"}, {"neighbors": 10, "balanced": True}], ids=str)
+def test_self_training_with_captured_steps_agrees_with_eager(options):
     device, loops = torch.device("cuda"), []
+    config = SELF_TRAINING.with_(self_training=6, **options)
     for capture in (False, True):
-        loop = build_trainer(
-            SELF_TRAINING.with_(self_training=6), Engine(device, "fp32", compile=capture, capture=capture)
-        )
+        loop = build_trainer(config, Engine(device, "fp32", compile=capture, capture=capture))
         loops.append(loop)
         while not loop.done:
             loop.advance()

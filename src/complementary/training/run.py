@@ -147,14 +147,20 @@ def _start_self_training(
     _check_start(first)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
     evidence = _neighbor_evidence(config, first, task, processes)
+    prior = _prior(config, probabilities, task)
+    _log_prior(prior, task)
     if student != "same":
-        task = task if encoder is None else task.with_images(dataset)
+        if encoder is not None:  # the layer on its features is self-trained first
+            layer = SelfTrainer(config.with_(student="same"), task, network, engine, processes)
+            layer.begin(probabilities, prior, before, evidence)
+            layer.stage = "self-training on features, "
+            layer.run(progress)
+            probabilities = processes.broadcast(_predict(layer, task, layer.log_prior))
+            task = task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         task = task.with_images(dataset)
         network = fine_tuned_network(encoder, first, task)
-    prior = _prior(config, probabilities, task)
-    _log_prior(prior, task)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
     trainer.begin(probabilities, prior, before, evidence)
     return trainer
@@ -289,9 +295,9 @@ def _train_first(
     return trainer
 
 
-def _predict(trainer: Trainer, task: Task) -> Tensor:
-    """Class probabilities [N, K] of the training examples of all processes, on the CPU."""
-    return trainer.logits(_all_inputs(trainer, task)).softmax(1).cpu()
+def _predict(trainer: Trainer, task: Task, log_prior: Tensor | float = 0.0) -> Tensor:
+    """Class probabilities [N, K] of the training examples of all processes, on the CPU; ``log_prior`` [K] is added."""
+    return (trainer.logits(_all_inputs(trainer, task)) + log_prior).softmax(1).cpu()
 
 
 def _neighbor_evidence(config: Config, first: Trainer, task: Task, processes: ProcessGroup) -> Tensor | None:
