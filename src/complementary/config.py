@@ -385,7 +385,7 @@ class SelfTrainingConfig:
     self_training: int = 0
     """Epochs of self-training. It starts from a linear layer on features (inputs = features), or from the network that
     was trained on the inputs themselves. 0: none."""
-    student: Literal["same", "cnn", "resnet18"] = "same"
+    student: Literal["same", "cnn", "resnet18"] = field(default="same", metadata=ADVANCED)
     """The network that is self-trained. same: that of the first training, with the encoder if it can be fine-tuned. cnn
     or resnet18: a new network on the images, which first learns the predictions of the first classifier (with an
     encoder: after self-training of the layer on its features); for encoders that stay frozen, such as patches."""
