@@ -1,6 +1,6 @@
 """The complementary labels of similar examples as evidence for the class of an example.
 
-One label excludes one class. The labels of 40 similar examples, which are mostly of the same class, exclude nearly all
+One label excludes one class. The labels of 50 similar examples, which are mostly of the same class, exclude nearly all
 other classes. This matters for rare classes: a classifier can take all of their examples for a larger class without
 much loss, but their neighbors' labels contradict it.
 """
@@ -33,8 +33,9 @@ def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, nei
     labels = excluded.to(vectors.device).float()
     share = labels.sum(0) / labels.sum().clamp_min(1)
     mixed = (1 - OTHER_CLASS) * transition.to(vectors.device, torch.float32) + OTHER_CLASS * share
-    references = rows[:: max(1, -(-len(rows) // REFERENCES))]
-    counts = neighbor_counts(vectors, labels, rows, min(neighbors, len(references) - 1), references)
+    references = rows[:: -(-len(rows) // REFERENCES)] if len(rows) > REFERENCES else None
+    most = len(rows if references is None else references) - 1
+    counts = neighbor_counts(vectors, labels, rows, min(neighbors, most), references)
     return counts @ mixed.clamp_min(1e-12).log().T
 
 
@@ -55,9 +56,10 @@ def neighbor_counts(
     """
     unit, labels = F.normalize(vectors.float()), excluded.float()
     others = torch.arange(len(unit), device=unit.device) if references is None else references
+    labels, compared = (part if references is None else part[references] for part in (labels, unit))
     counts = []
     for part in rows.split(max(1, CHUNK // len(others))):
-        similarity = (unit[part] @ unit[others].T).masked_fill_(part[:, None] == others, -torch.inf)
-        nearest = others[similarity.topk(neighbors, sorted=False).indices]
+        similarity = (unit[part] @ compared.T).masked_fill_(part[:, None] == others, -torch.inf)
+        nearest = similarity.topk(neighbors, sorted=False).indices
         counts.append(F.embedding_bag(nearest, labels, mode="sum"))
     return torch.cat(counts)
