@@ -110,6 +110,23 @@ def test_weight_decay_of_recipes_on_features_falls_with_the_number_of_classes(cl
     assert resolve(config.with_(weight_decay=0.02), dataset, CPU).training.weight_decay == 0.02
 
 
+@pytest.mark.parametrize(
+    ("examples", "options", "wanted"),
+    [
+        (3600, {}, 0.01),
+        (14400, {}, 0.01 / 8),
+        (400_000, {}, 0.0001),
+        (14400, {"encoder": "random"}, 0.01),
+        (14400, {"weight_decay": 0.02}, 0.02),
+        (14400, {"long_tail": 2.0}, 0.001),
+    ],
+)
+def test_weight_decay_on_features_of_patches_falls_with_the_number_of_images(examples, options, wanted):
+    dataset = dataset_of(torch.zeros(1, 1, 16, 16, dtype=torch.uint8).expand(examples, -1, -1, -1), 10)
+    config = Config.of(**{"recipe": "features", "labels": "given", "encoder": "patches"} | options)
+    assert resolve(config, dataset, CPU).training.weight_decay == pytest.approx(wanted)
+
+
 def test_recipes_on_features_do_without_an_encoder_for_vectors():
     config = Config.of(recipe="self-training", labels="given", epochs=1, self_training=1, batch=64)
     assert resolve(config, VECTORS, CPU).dataset.inputs == "raw"

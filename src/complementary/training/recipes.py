@@ -29,6 +29,8 @@ from complementary.errors import UserError
 
 log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
+TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
+LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches
@@ -39,8 +41,8 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
     Options that the configuration sets to other values than their defaults stay as they are, except for a weight decay
-    that equals the recipe's: it is not for vectors, and too large for more than ten classes. What was chosen, and why,
-    is one line in the log.
+    that equals the recipe's: it is not for vectors, too large for more than ten classes, and too large for features of
+    patches of many images. What was chosen, and why, is one line in the log.
 
     Args:
         config: The configuration.
@@ -54,10 +56,15 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
         log.info("the inputs are vectors, so %s does without an encoder", recipe)
         raw = Config.of(recipe=recipe, inputs="raw").training.weight_decay
         config = config.with_(inputs="raw", **({"weight_decay": raw} if _has_usual_decay(config) else {}))
-    if config.dataset.inputs == "features" and _has_usual_decay(config) and len(dataset.classes) > TUNED_CLASSES:
-        decay = config.training.weight_decay * TUNED_CLASSES / len(dataset.classes)
-        log.info("weight_decay = %.2g for %d classes", decay, len(dataset.classes))
-        config = config.with_(weight_decay=decay)
+    if config.dataset.inputs == "features" and _has_usual_decay(config):
+        classes, examples = len(dataset.classes), len(dataset.train)
+        factor = min(1.0, TUNED_CLASSES / classes)
+        if config.cluster.encoder == "patches" and not config.is_balanced:
+            factor *= min(1.0, max(LOWEST_PATCHES_DECAY, (TUNED_EXAMPLES / examples) ** 1.5))
+        if factor < 1:
+            decay = config.training.weight_decay * factor
+            log.info("weight_decay = %.2g for %d classes and %d examples", decay, classes, examples)
+            config = config.with_(weight_decay=decay)
     return config
 
 
