@@ -250,6 +250,14 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     assert not Config.of(labels="setup-2:10").is_balanced
 
 
+def test_stored_configuration_without_an_option_has_its_default():
+    whole = Config.of(recipe="self-training", long_tail=100)
+    assert whole.pseudo_labels.neighbors == 50
+    older = {name: value for name, value in whole.flat().items() if name != "neighbors"}
+    assert Config.stored(**older) == whole.with_(neighbors=0), "the recipe did not set it then"
+    assert Config.stored(**whole.flat()) == whole
+
+
 def test_hash_of_a_configuration_ignores_new_options_with_their_default():
     assert Config().hash() == hashlib.sha256(b"{}").hexdigest()
     wanted = hashlib.sha256(b'{"epochs": 7, "long_tail": 2.0}').hexdigest()

@@ -62,6 +62,11 @@ class BaseConfig:
         """Build a configuration from the defaults and the given options, named flat."""
         return cls().with_(**options)
 
+    @classmethod
+    def stored(cls, **options: Any) -> Self:
+        """Build a configuration from a stored, complete one. Options that it lacks are newer: defaults."""
+        return cls.of(**(cls().flat() | options))
+
     def with_(self, **options: Any) -> Self:
         """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
         homes, options = options_of(type(self)), self.preset(options) | options

@@ -337,7 +337,7 @@ def _read_measurement(path: Path) -> tuple[dict[str, Any], Config]:
                 )
         nested = content["config"]
         inner = {name: value for part in nested.values() if isinstance(part, dict) for name, value in part.items()}
-        return content, Config.of(**inner, seed=nested["seed"])
+        return content, Config.stored(**inner, seed=nested["seed"])
     except LookupError as error:
         raise Damaged(path, f"it has no {error.args[0]}") from None
     except (ValueError, TypeError, AttributeError) as error:

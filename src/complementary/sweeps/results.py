@@ -156,7 +156,7 @@ def _checked_config(path: Path, content: dict[str, Any]) -> Config:
     for name, value in content["config"].items():
         options |= value if isinstance(value, dict) else {name: value}
     try:
-        config = Config.of(**options)
+        config = Config.stored(**options)
     except (UserError, TypeError) as error:
         raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
     complete = set(OPTIONS) <= set(options)  # otherwise an earlier version wrote it, and the hash was another
