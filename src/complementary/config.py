@@ -64,7 +64,10 @@ class BaseConfig:
 
     @classmethod
     def stored(cls, **options: Any) -> Self:
-        """Build a configuration from a stored, complete one. Options that it lacks are newer: defaults."""
+        """Build a configuration from a stored one, which is complete.
+
+        Options that it lacks are newer than it. They get their defaults, whatever its recipe sets today.
+        """
         return cls.of(**(cls().flat() | options))
 
     def with_(self, **options: Any) -> Self:
