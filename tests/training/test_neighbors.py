@@ -12,7 +12,7 @@ from complementary import labels, transitions
 from complementary.config import Config
 from complementary.errors import UserError
 from complementary.training import neighbors
-from complementary.training.neighbors import OTHER_CLASS, neighbor_counts, neighbor_evidence
+from complementary.training.neighbors import OTHER_CLASS, neighbor_counts, neighbor_evidence, other_class
 from complementary.training.run import build_trainer
 
 
@@ -54,15 +54,43 @@ def test_neighbor_evidence_is_the_likelihood_of_the_labels_of_the_neighbors(clas
     found = neighbor_evidence(*(torch.from_numpy(part) for part in (vectors, excluded, matrix)), 3)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosine = unit @ unit.T - 9 * np.eye(count)
-    share = excluded.mean(0)
+    share, counts = excluded.mean(0), np.stack([excluded[np.argsort(-row)[:3]].sum(0) for row in cosine])
+    other = float(other_class(*(torch.from_numpy(part).float() for part in (counts, excluded, matrix))))
     for i in range(count):
         nearest = np.argsort(-cosine[i])
         if count > 4 and cosine[i, nearest[2]] - cosine[i, nearest[3]] < 1e-6:
             continue  # a tie in float32
         for k in range(classes):
-            chances = (1 - OTHER_CLASS) * matrix[k] + OTHER_CLASS * share
+            chances = (1 - other) * matrix[k] + other * share
             wanted = sum(math.log(chances[excluded[j].argmax()]) for j in nearest[:3])
             assert float(found[i, k]) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("other", [0.4, 0.7, 0.9])
+@pytest.mark.parametrize(
+    ("matrix", "per_example"),
+    [(transitions.uniform(10), 1), (transitions.uniform(10), 3), (transitions.biased(10, 5), 1)],
+    ids=["uniform", "several", "biased"],
+)
+def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix, per_example):
+    count, m = 8000, 50
+    random = torch.Generator().manual_seed(0)
+    truth = torch.arange(count) % 10
+    excluded = labels.draw(truth, matrix, per_example, 0).float()
+    further = 10 * torch.randint(1, count // 10, (count, m), generator=random)  # never an example itself
+    same = (torch.arange(count)[:, None] + further) % count
+    replaced = torch.rand(count, m, generator=random) < other
+    nearest = torch.where(replaced, torch.randint(count, (count, m), generator=random), same)
+    found = other_class(excluded[nearest].sum(1), excluded, matrix.float())
+    assert float(found) == pytest.approx(other, abs=0.1)
+
+
+def test_other_class_is_limited():
+    eye, matrix = torch.eye(4), transitions.uniform(4).float()
+    assert float(other_class(50 * eye, eye, matrix)) == pytest.approx(OTHER_CLASS[0]), "labels agree more than by class"
+    assert float(other_class(50 * (1 - eye), eye, matrix)) == pytest.approx(OTHER_CLASS[1])
+    nothing = torch.zeros(4, 4)
+    assert OTHER_CLASS[0] <= float(other_class(nothing, nothing, matrix)) <= OTHER_CLASS[1], "no labels at all"
 
 
 def rare_class():

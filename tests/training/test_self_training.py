@@ -20,6 +20,7 @@ from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.training import predict
 from complementary.training import run as runner
+from complementary.training.neighbors import neighbor_evidence
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import (
     HIGHEST_FACTOR,
@@ -28,6 +29,7 @@ from complementary.training.self_training import (
     beliefs,
     log_likelihood,
     pseudo_label_loss,
+    search_epochs,
     suitable_lr,
     update_teacher,
 )
@@ -232,20 +234,58 @@ def test_student_of_a_long_tail_starts_without_a_preference():
 
 
 def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
-    whole = run(STUDENT, tmp_path / "whole", device="cpu")
+    config = STUDENT.with_(neighbors=10)  # found anew before epoch 1, not at its third step
+    whole = run(config, tmp_path / "whole", device="cpu")
 
     def interrupt(loop):
         if isinstance(loop, SelfTrainer) and loop.epoch == 1 and loop.global_step > loop.steps_per_epoch + 2:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run(STUDENT, tmp_path / "cut", device="cpu", progress=interrupt, checkpoint_seconds=0)
-    run(STUDENT, tmp_path / "cut", device="cpu", resume=True)
+        run(config, tmp_path / "cut", device="cpu", progress=interrupt, checkpoint_seconds=0)
+    run(config, tmp_path / "cut", device="cpu", resume=True)
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
     assert metrics[0] == metrics[1]
     found, test = predict.load(tmp_path / "whole", "last"), data.load("digits").test
     accuracy = float((found(test.inputs).argmax(1) == test.truth).double().mean())
     assert accuracy == pytest.approx(whole["accuracy_last"])
+
+
+@pytest.mark.parametrize("options", [{"inputs": "raw", "model": "mlp"}, {"student": "cnn"}, {}], ids=str)
+def test_neighbors_are_found_anew_in_the_features_of_the_teacher(options):
+    loop = build_trainer(SELF_TRAINING.with_(self_training=8, neighbors=10, **options), "cpu")
+    own = log_likelihood(loop.task.excluded, loop.task.transition)
+    searched, usual = [], loop._neighbor_evidence
+    assert not torch.equal(loop.log_likelihood, own)
+
+    def search():
+        searched.append((loop.epoch, loop.features(loop.task.train), usual()))
+        return searched[-1][-1]
+
+    loop._neighbor_evidence = search
+    loop.run()
+    for _, features, found in searched:
+        wanted = neighbor_evidence(features, loop.task.excluded, loop.task.transition, 10)
+        torch.testing.assert_close(found, wanted)
+    assert not torch.equal(searched[0][1], searched[-1][1]), "the features change"
+    torch.testing.assert_close(loop.log_likelihood, own + searched[-1][-1])
+    learned = 2 if options.get("student") else 1  # a student learns the first predictions before that
+    assert [epoch for epoch, *_ in searched] == list(range(learned, 8))
+
+
+def test_neighbors_of_a_layer_on_fixed_features_are_found_once():
+    config = SELF_TRAINING.with_(inputs="raw", model="linear", self_training=4, neighbors=10)
+    loop = build_trainer(config, "cpu")
+    before = loop.log_likelihood.clone()
+    loop.run()
+    assert torch.equal(loop.log_likelihood, before)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "wanted"), [(1, []), (2, [1]), (3, [1, 2]), (200, [25, 50, 75, 100, 125, 150, 175])]
+)
+def test_search_epochs(epochs, wanted):
+    assert search_epochs(epochs) == wanted
 
 
 def test_learning_rate_warms_up_and_decays_to_zero():

@@ -11,14 +11,14 @@ from torch import Tensor
 
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
 REFERENCES = 100_000  # neighbors are found among at most as many examples
-OTHER_CLASS = 0.3  # assumed share of neighbors that are of another class
+OTHER_CLASS = (0.3, 0.95)  # share of neighbors of another class: limits of the estimate
 
 
 def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
     """Logarithm of the likelihood of the labels of an example's nearest neighbors, given the class of the example.
 
-    A neighbor is of another class with probability `OTHER_CLASS`; its labels then follow the labels of all examples.
-    Neighbors count as independent.
+    A neighbor is of another class with a probability that is estimated (`other_class`); its labels then follow the
+    labels of all examples. Neighbors count as independent.
 
     Args:
         vectors: Features of the examples, [N, D].
@@ -31,12 +31,38 @@ def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, nei
     """
     rows = torch.arange(len(vectors), device=vectors.device)
     labels = excluded.to(vectors.device).float()
-    share = labels.sum(0) / labels.sum().clamp_min(1)
-    mixed = (1 - OTHER_CLASS) * transition.to(vectors.device, torch.float32) + OTHER_CLASS * share
+    matrix = transition.to(vectors.device, torch.float32)
     references = rows[:: -(-len(rows) // REFERENCES)] if len(rows) > REFERENCES else None
     most = len(rows if references is None else references) - 1
     counts = neighbor_counts(vectors, labels, rows, min(neighbors, most), references)
-    return counts @ mixed.clamp_min(1e-12).log().T
+    other, share = other_class(counts, labels, matrix), _label_share(labels)
+    return counts @ ((1 - other) * matrix + other * share).clamp_min(1e-12).log().T
+
+
+def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Estimate the share of neighbors that are of another class than their example, without true labels.
+
+    Labels of two examples agree more often if both are of the same class. The estimate is limited to `OTHER_CLASS`: it
+    is an average, and rare classes have more neighbors of other classes.
+
+    Args:
+        counts: Labels of the neighbors of each example, [N, K].
+        excluded: Its own complementary labels, float [N, K].
+        transition: How labels arise from classes, [K, K].
+
+    Returns:
+        float [].
+    """
+    pairs = (counts.sum(1) * excluded.sum(1)).sum().clamp_min(1)
+    agreement = (counts * excluded).sum() / pairs
+    same, independent = transition.square().sum(1).mean(), _label_share(excluded).square().sum()
+    found = 1 - (agreement - independent) / (same - independent).clamp_min(1e-6)
+    return found.clamp(*OTHER_CLASS)
+
+
+def _label_share(excluded: Tensor) -> Tensor:
+    """Share of each class among the labels, [N, K] -> [K]."""
+    return excluded.sum(0) / excluded.sum().clamp_min(1)
 
 
 def neighbor_counts(

@@ -9,6 +9,9 @@ One step:
    the prior: otherwise small classes are lost.
 3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
 
+With ``neighbors``, the labels of similar examples are part of the likelihood. They are found several times, in the
+features that the network has by then.
+
 If the network is a new one (``student``), the remembered predictions are those of the first classifier in the first
 epochs, until the network has learned them.
 
@@ -36,6 +39,7 @@ from complementary.engine.loop import add_prefix, set_lr, strip_prefix
 from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
+from complementary.training.neighbors import neighbor_evidence
 from complementary.training.selection import Selection, is_as_good_as_the_best, last_sound_epoch
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
@@ -48,6 +52,7 @@ ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
+SEARCHES = 8  # neighbors are found anew at each such part of the training, in the features that the network has then
 COLLAPSED = 0.5  # gauge of the beliefs
 
 
@@ -68,6 +73,9 @@ class SelfTrainer(Trainer):
         mean_posterior: Running mean of the posteriors, float [K].
         prior: Class prior that the beliefs are aligned with, float [K].
         log_prior: Added to the logits in training: the logarithm of the prior if ``balanced``, else 0; float [K].
+        evidence: What the labels of neighbors say about the training examples of all processes, a log-likelihood
+            [N, K]; 0 without ``neighbors``.
+        log_likelihood: Of the labels of the examples of this process and of their neighbors, float [n, K].
         update_rate: How far the remembered predictions move towards new ones, float []; 0 while a new network learns.
         before: Metrics of the classifier that self-training started from.
     """
@@ -93,6 +101,7 @@ class SelfTrainer(Trainer):
         self.prior = torch.full((classes,), 1 / classes, device=self.device)
         self.log_prior = torch.zeros(classes, device=self.device)
         self.update_rate = torch.zeros((), device=self.device)
+        self.evidence = torch.zeros_like(self.memory)
         self.log_likelihood = log_likelihood(self.task.excluded, self.task.transition)
         self.before: dict[str, Any] = {}
         kind = "fwd" if config.training.loss == "fwd" else "s-nl"
@@ -108,10 +117,10 @@ class SelfTrainer(Trainer):
             probabilities: Its class probabilities for the training examples of all processes, [N, K].
             prior: The class prior.
             before: Its metrics, which are reported in the result.
-            evidence: Further evidence for the classes of these examples, a log-likelihood [N, K] (`neighbors`).
+            evidence: What the labels of neighbors say about these examples, a log-likelihood [N, K].
         """
         if evidence is not None:
-            self.log_likelihood += evidence[self.processes.shard()].to(self.device)
+            self._set_evidence(evidence)
         errors = [None if math.isnan(error) else error for error in prior.error.tolist()]
         self.before = before | {"prior": prior.share.tolist(), "prior_error": errors}
         self.prior.copy_(prior.share)
@@ -186,10 +195,35 @@ class SelfTrainer(Trainer):
         """Whether the network is not the one that made the first predictions."""
         return self.config.pseudo_labels.student != "same"
 
+    def on_epoch_start(self) -> None:
+        """Find the neighbors anew where this is due: features improve in the training, and with them the neighbors."""
+        super().on_epoch_start()
+        fixed = not self.config.pseudo_labels.neighbors or self.model.kind == "linear"
+        if not fixed and not self._distills and self.epoch in search_epochs(self.epochs):
+            self._set_evidence(self._neighbor_evidence())
+
+    def _neighbor_evidence(self) -> Tensor:
+        """What the labels of neighbors in the features of the teacher say, [N, K]."""
+        task, neighbors = self.task, self.config.pseudo_labels.neighbors
+        own = self.features(task.train)
+        vectors, excluded = (self.processes.all_gather(part, self.examples) for part in (own, task.excluded.float()))
+        with no_capture():
+            return neighbor_evidence(vectors, excluded, task.transition, neighbors)
+
+    def _set_evidence(self, evidence: Tensor) -> None:
+        """In place, because a captured step refers to the tensors."""
+        self.evidence.copy_(evidence)
+        labels = log_likelihood(self.task.excluded, self.task.transition)
+        self.log_likelihood.copy_(labels + self.evidence[self.processes.shard()])
+
+    @property
+    def _distills(self) -> bool:
+        """Whether a new network still learns the predictions of the first classifier."""
+        return self.has_new_network and self.epoch < DISTILLED * self.epochs
+
     def on_step_start(self) -> None:
         """Set the learning rate (linear warm-up, then a part of a cosine) and the rate of the memory."""
-        learns = self.has_new_network and self.epoch < DISTILLED * self.epochs
-        self.update_rate.fill_(0.0 if learns else 1 - self.config.pseudo_labels.memory)
+        self.update_rate.fill_(0.0 if self._distills else 1 - self.config.pseudo_labels.memory)
         warm_up = min(1.0, (self.global_step + 1) / (WARM_UP * self.steps_per_epoch))
         done = self.global_step / (self.epochs * self.steps_per_epoch)
         set_lr(self.optimizer.param_groups[0], self.lr * warm_up * math.cos(math.pi * PERIOD * done))
@@ -293,16 +327,23 @@ class SelfTrainer(Trainer):
 
     def tensors(self) -> dict[str, Tensor]:
         teacher = add_prefix("teacher", self.teacher.state_dict())
-        return super().tensors() | teacher | {"memory": self.memory, "mean_posterior": self.mean_posterior}
+        own = {"memory": self.memory, "mean_posterior": self.mean_posterior, "evidence": self.evidence}
+        return super().tensors() | teacher | own
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         super().load_tensors(tensors)
         self.teacher.load_state_dict(strip_prefix("teacher", tensors))
         self.memory.copy_(tensors["memory"])
         self.mean_posterior.copy_(tensors["mean_posterior"])
+        self._set_evidence(tensors["evidence"])
 
 
 # --- pure functions -------------------------------------------------------------------------------------------------
+
+
+def search_epochs(epochs: int) -> list[int]:
+    """Epochs (from 0) before which neighbors are found anew."""
+    return sorted({epochs * part // SEARCHES for part in range(1, SEARCHES)} - {0})
 
 
 def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
