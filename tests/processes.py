@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from complementary.cli import main
 
 
@@ -96,6 +98,7 @@ class ForkContext:
         for end in self._ours:
             if not end.closed:
                 end.close()
+        torch.set_num_threads(torch.get_num_threads())  # renews the pool before lanes race for it
         target(*arguments)
 
 

@@ -476,6 +476,17 @@ class Config(BaseConfig):
     def __post_init__(self) -> None:
         _check_choices(self)
 
+    def before_adaptation(self) -> list[Self]:
+        """This configuration, and those that a run may have adapted to the data with this one as the result.
+
+        A run can change the inputs and the weight decay that a recipe sets (`training.recipes.resolve`).
+        """
+        recipe = self.training.recipe
+        if RECIPES.get(recipe, {}).get("inputs") != "features":
+            return [self]
+        usual = {"weight_decay": self.preset({"recipe": recipe})["weight_decay"]}
+        return [self, self.with_(**usual), self.with_(inputs="features", **usual)]
+
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
         """What the mixers need to know about each example: nothing, its cluster, or (oracles) its true class."""

@@ -7,12 +7,14 @@ import pytest
 
 from complementary import files
 from complementary.clusters import assign, cache
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.local import LocalExecutor
 from complementary.sweeps.results import read_results
 from complementary.sweeps.sweep import Ended, Sweep, SweepFolder, TimeLimit, read_status
 from complementary.sweeps.worker import RunCells
+from complementary.training import recipes
 from complementary.training.run import run
 from tests.helpers import run_files
 
@@ -348,6 +350,22 @@ def test_status_of_an_interrupted_cell(tmp_path, quick):
     status = read_status(folder.root)
     assert not status.alive
     assert status.count("waiting") == 2
+
+
+def test_run_that_adapted_its_recipe_belongs_to_its_cell(folder, monkeypatch):
+    monkeypatch.setattr(recipes, "TUNED_CLASSES", 5)  # ten are many then, and the weight decay is halved
+    cell = Cell(Config.of(recipe="features", encoder="random", epochs=1, batch=128), "features")
+    vectors = Cell(cell.config.with_(inputs="raw"), "raw")
+    assert sweep([cell, vectors], folder)[1] == {cell.key: "", vectors.key: ""}
+    (row,) = [row for row in read_results([folder.root]).rows if row["inputs"] == "features"]
+    assert row["config_hash"][:16] != cell.key
+    assert row["weight_decay"] == pytest.approx(0.005)
+    status = read_status(folder.root)
+    assert status.count("done") == 2
+    assert status.others == 0
+    assert sweep([cell, vectors], folder)[0] == [], "nothing is left to do"
+    folder.run(cell.key).rename(folder.run("0" * 16))
+    assert read_status(folder.root).count("done") == 1, "a folder with another name is not taken for its cell"
 
 
 def test_status_counts_runs_of_earlier_grids(folder, quick):

@@ -122,6 +122,11 @@ def read_result(path: Path) -> dict[str, Any]:
     return _read(path)[0]
 
 
+def read_config(path: Path) -> Config:
+    """Read the configuration of one result.json; raises as `read_result`."""
+    return _read(path)[1]
+
+
 def row_of(path: Path) -> Row:
     """Read one result as a flat row; lists are kept as JSON text."""
     result, config = _read(path)

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from complementary import files
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.sweeps.grid import Cell
-from complementary.sweeps.results import Damaged, row_of
+from complementary.sweeps.results import Damaged, read_config
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class SweepFolder:
         found: dict[str, str] = {}
         for path in sorted((self.root / "runs").glob("*/result.json")):
             try:
-                found[row_of(path)["config_hash"][:16]] = ""
+                found[_key_of(read_config(path), path.parent.name)] = ""
             except Damaged as error:
                 found.setdefault(path.parent.name, f"{error.fact} Restore it, or delete it to run the cell again.")
         return found
@@ -275,6 +276,13 @@ class Sweep:
             log.warning("%s %s failed: %s", count, cell.name, error)
         elif new:
             log.info("%s %s done", count, cell.name)
+
+
+def _key_of(config: Config, folder: str) -> str:
+    """The key of the cell that a result in a run folder belongs to: that of its configuration, or of the configuration
+    before the run adapted its recipe to the data."""
+    keys = [Cell(given, "").key for given in config.before_adaptation()]
+    return folder if folder in keys else keys[0]
 
 
 # --- status -------------------------------------------------------------------------------------------------------
