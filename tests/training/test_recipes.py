@@ -58,6 +58,14 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
         assert bool(found.pseudo_labels.self_training) == (device is GPU)
 
 
+def test_auto_uses_the_labels_of_neighbors_for_many_classes():
+    many = dataset_of(IMAGES.train.inputs, 20)
+    found = {(name, device.type): resolve(AUTO, of, device).pseudo_labels.neighbors
+             for name, of in (("few", IMAGES), ("many", many)) for device in (CPU, GPU)}  # fmt: skip
+    assert found == {("few", "cpu"): 0, ("few", "cuda"): 0, ("many", "cpu"): 0, ("many", "cuda"): recipes.NEIGHBORS}
+    assert resolve(AUTO.with_(neighbors=7), many, GPU).pseudo_labels.neighbors == 7
+
+
 def test_auto_with_patches_is_what_auto_chooses_without_a_gpu():
     wanted = resolve(AUTO, IMAGES, CPU)
     for device in (CPU, GPU):

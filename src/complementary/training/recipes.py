@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
 TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
 LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
+NEIGHBORS = 150  # whose labels count in self-training of an encoder, if there are more classes than TUNED_CLASSES
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches
@@ -109,6 +110,9 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         else:
             road = "images without an encoder: ICM in clusters of pixels, then self-training"
             options |= _raw(count, options["batch"], "images")
+    if classes > TUNED_CLASSES and recipe == "self-training" and options.get("encoder", "patches") != "patches":
+        road += "; the labels of neighbors count, because one label says little about many classes"
+        options["neighbors"] = NEIGHBORS
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
