@@ -399,7 +399,7 @@ class SelfTrainingConfig:
     encoder: after self-training of the layer on its features); for encoders that stay frozen, such as patches."""
     neighbors: int = field(default=0, metadata=ADVANCED)
     """Number of similar examples whose complementary labels also count as evidence for an example, which keeps rare
-    classes; similar in the features that the last layer sees. As these improve, neighbors are found anew. 0: none."""
+    classes; similar in the features that the last layer sees. As these improve, neighbors are found again. 0: none."""
     self_training_lr: float | None = field(default=None, metadata=ADVANCED)
     """Maximum learning rate of self-training. None: in proportion to the squared norm of the filters, because the
     weights of an encoder can be small, and a usual rate would destroy them."""
@@ -484,8 +484,9 @@ class Config(BaseConfig):
         recipe = self.training.recipe
         if RECIPES.get(recipe, {}).get("inputs") != "features":
             return [self]
-        usual = {"weight_decay": self.preset({"recipe": recipe})["weight_decay"]}
-        return [self, self.with_(**usual), self.with_(inputs="features", **usual)]
+        usual: dict[str, Any] = {"weight_decay": self.preset({"recipe": recipe})["weight_decay"]}
+        changes: list[dict[str, Any]] = [{}, usual, {"inputs": "features"}, {"inputs": "features"} | usual]
+        return [self.with_(**options) for options in changes]
 
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:

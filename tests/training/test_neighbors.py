@@ -12,7 +12,7 @@ from complementary import labels, transitions
 from complementary.config import Config
 from complementary.errors import UserError
 from complementary.training import neighbors
-from complementary.training.neighbors import OTHER_CLASS, neighbor_counts, neighbor_evidence, other_class
+from complementary.training.neighbors import EXPECTED, OTHER_CLASS, neighbor_counts, neighbor_evidence, other_class
 from complementary.training.run import build_trainer
 
 
@@ -66,31 +66,57 @@ def test_neighbor_evidence_is_the_likelihood_of_the_labels_of_the_neighbors(clas
             assert float(found[i, k]) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
 
 
+def neighborhoods(truth, other, neighbors):
+    """Neighbors of each example: of any class with probability ``other``, else of its own class; int [N, m]."""
+    random, count, classes = torch.Generator().manual_seed(0), len(truth), int(truth.max()) + 1
+    assert torch.equal(truth, torch.arange(count) % classes)
+    further = classes * torch.randint(
+        1, count // classes, (count, neighbors), generator=random
+    )  # not an example itself
+    same = (torch.arange(count)[:, None] + further) % count
+    replaced = torch.rand(count, neighbors, generator=random) < other
+    return torch.where(replaced, torch.randint(count, (count, neighbors), generator=random), same)
+
+
 @pytest.mark.parametrize("other", [0.4, 0.7, 0.9])
 @pytest.mark.parametrize(
-    ("matrix", "per_example"),
-    [(transitions.uniform(10), 1), (transitions.uniform(10), 3), (transitions.biased(10, 5), 1)],
-    ids=["uniform", "several", "biased"],
+    ("matrix", "per_example", "count"),
+    [
+        (transitions.uniform(10), 1, 8000),
+        (transitions.uniform(10), 3, 8000),
+        (transitions.biased(10, 5), 1, 8000),
+        (transitions.uniform(20), 1, 40_000),
+    ],
+    ids=["uniform", "several", "biased", "20 classes"],
 )
-def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix, per_example):
-    count, m = 8000, 50
-    random = torch.Generator().manual_seed(0)
-    truth = torch.arange(count) % 10
+def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix, per_example, count):
+    truth = torch.arange(count) % len(matrix)
     excluded = labels.draw(truth, matrix, per_example, 0).float()
-    further = 10 * torch.randint(1, count // 10, (count, m), generator=random)  # never an example itself
-    same = (torch.arange(count)[:, None] + further) % count
-    replaced = torch.rand(count, m, generator=random) < other
-    nearest = torch.where(replaced, torch.randint(count, (count, m), generator=random), same)
-    found = other_class(excluded[nearest].sum(1), excluded, matrix.float())
+    found = other_class(excluded[neighborhoods(truth, other, 50)].sum(1), excluded, matrix.float())
     assert float(found) == pytest.approx(other, abs=0.1)
+
+
+@pytest.mark.parametrize(("classes", "count"), [(10, 300), (50, 2000), (100, 10_000)])
+def test_other_class_is_the_expected_share_if_labels_show_nothing(classes, count):
+    """Without averaging, the estimates are anything between the limits."""
+    truth, matrix = torch.arange(count) % classes, transitions.uniform(classes)
+    near = neighborhoods(truth, 0.5, 50)
+    for seed in range(8):
+        excluded = labels.draw(truth, matrix, 1, seed).float()
+        assert float(other_class(excluded[near].sum(1), excluded, matrix.float())) == pytest.approx(EXPECTED, abs=0.2)
 
 
 def test_other_class_is_limited():
     eye, matrix = torch.eye(4), transitions.uniform(4).float()
-    assert float(other_class(50 * eye, eye, matrix)) == pytest.approx(OTHER_CLASS[0]), "labels agree more than by class"
-    assert float(other_class(50 * (1 - eye), eye, matrix)) == pytest.approx(OTHER_CLASS[1])
+    own = eye.repeat(1000, 1)
+    assert float(other_class(50 * own, own, matrix)) == pytest.approx(OTHER_CLASS[0]), "labels agree more than by class"
+    assert float(other_class(50 * (1 - own), own, matrix)) == pytest.approx(OTHER_CLASS[1])
     nothing = torch.zeros(4, 4)
-    assert OTHER_CLASS[0] <= float(other_class(nothing, nothing, matrix)) <= OTHER_CLASS[1], "no labels at all"
+    assert float(other_class(nothing, nothing, matrix)) == pytest.approx(EXPECTED), "no labels at all"
+    others = own[torch.randperm(4000, generator=torch.Generator().manual_seed(0))]
+    assert float(other_class(others, own, torch.full((4, 4), 0.25))) == pytest.approx(EXPECTED, abs=0.01), (
+        "labels say nothing"
+    )
 
 
 def rare_class():

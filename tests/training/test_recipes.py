@@ -1,5 +1,6 @@
 """Recipes: what ``auto`` chooses, and how recipes adapt to the data."""
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -58,12 +59,22 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
         assert bool(found.pseudo_labels.self_training) == (device is GPU)
 
 
-def test_auto_uses_the_labels_of_neighbors_for_many_classes():
-    many = dataset_of(IMAGES.train.inputs, 20)
-    found = {(name, device.type): resolve(AUTO, of, device).pseudo_labels.neighbors
-             for name, of in (("few", IMAGES), ("many", many)) for device in (CPU, GPU)}  # fmt: skip
-    assert found == {("few", "cpu"): 0, ("few", "cuda"): 0, ("many", "cpu"): 0, ("many", "cuda"): recipes.NEIGHBORS}
-    assert resolve(AUTO.with_(neighbors=7), many, GPU).pseudo_labels.neighbors == 7
+@pytest.mark.parametrize(
+    ("classes", "count", "device", "options", "wanted"),
+    [
+        (10, 9000, GPU, {}, 0),
+        (20, 9000, GPU, {}, 150),
+        (20, 9000, CPU, {}, 0),
+        (20, 300, GPU, {}, 7),  # half of a class
+        (20, 9000, GPU, {"neighbors": 7}, 7),
+        (20, 9000, GPU, {"long_tail": 2, "labels": "uniform"}, 50),  # as the recipe sets it
+    ],
+)
+def test_auto_uses_the_labels_of_neighbors_for_many_classes(classes, count, device, options, wanted):
+    found = dataset_of(torch.zeros(count, 1, 16, 16, dtype=torch.uint8), classes)
+    truth = torch.arange(count) % classes
+    found = dataclasses.replace(found, train=dataclasses.replace(found.train, truth=truth))
+    assert resolve(AUTO.with_(**options), found, device).pseudo_labels.neighbors == wanted
 
 
 def test_auto_with_patches_is_what_auto_chooses_without_a_gpu():
@@ -160,7 +171,18 @@ def test_estimator_with_a_recipe_keeps_only_parameters_that_were_set():
     assert len(model.history_) == 5, "the epochs of self-training"
 
 
-def test_grid_with_recipe_auto_is_refused(tmp_path):
-    (tmp_path / "grid.toml").write_text('recipe = "auto"\ndata = "digits"\nseeds = [0]\n')
+@pytest.mark.parametrize("of", ["images", "vectors"])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.003}, {"encoder": "patches"}, {"long_tail": 9.0}], ids=str)
+@pytest.mark.parametrize("recipe", ["features", "self-training", "icm"])
+def test_adapted_configuration_leads_back_to_the_given_one(recipe, options, of):
+    inputs = IMAGES.train.inputs if of == "images" else VECTORS.train.inputs
+    config = Config.of(recipe=recipe, **options)
+    assert config in resolve(config, dataset_of(inputs, 20), CPU).before_adaptation()
+    assert config not in config.with_(epochs=77).before_adaptation()
+
+
+@pytest.mark.parametrize("where", ['recipe = "auto"\n', '[grid]\nrecipe = ["features", "auto"]\n'])
+def test_grid_with_recipe_auto_is_refused(tmp_path, where):
+    (tmp_path / "grid.toml").write_text('data = "digits"\nseeds = [0]\n' + where)
     with pytest.raises(UserError, match="recipe"):
         read_grid(tmp_path / "grid.toml")

@@ -234,7 +234,7 @@ def test_student_of_a_long_tail_starts_without_a_preference():
 
 
 def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
-    config = STUDENT.with_(neighbors=10)  # found anew before epoch 1, not at its third step
+    config = STUDENT.with_(neighbors=10)  # found again before epoch 1, not at its third step
     whole = run(config, tmp_path / "whole", device="cpu")
 
     def interrupt(loop):
@@ -252,7 +252,7 @@ def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"inputs": "raw", "model": "mlp"}, {"student": "cnn"}, {}], ids=str)
-def test_neighbors_are_found_anew_in_the_features_of_the_teacher(options):
+def test_neighbors_are_found_again_in_the_features_of_the_teacher(options):
     loop = build_trainer(SELF_TRAINING.with_(self_training=8, neighbors=10, **options), "cpu")
     own = log_likelihood(loop.task.excluded, loop.task.transition)
     searched, usual = [], loop._neighbor_evidence
@@ -273,9 +273,9 @@ def test_neighbors_are_found_anew_in_the_features_of_the_teacher(options):
     assert [epoch for epoch, *_ in searched] == list(range(learned, 8))
 
 
-def test_neighbors_of_a_layer_on_fixed_features_are_found_once():
-    config = SELF_TRAINING.with_(inputs="raw", model="linear", self_training=4, neighbors=10)
-    loop = build_trainer(config, "cpu")
+def test_neighbors_of_a_layer_on_fixed_features_are_found_once(monkeypatch):
+    loop = build_trainer(SELF_TRAINING.with_(inputs="raw", model="linear", self_training=4, neighbors=10), "cpu")
+    monkeypatch.setattr(loop, "_neighbor_evidence", lambda: pytest.fail("searched again"))
     before = loop.log_likelihood.clone()
     loop.run()
     assert torch.equal(loop.log_likelihood, before)

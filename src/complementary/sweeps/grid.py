@@ -57,14 +57,14 @@ def _make_grid(content: dict[str, Any]) -> list[Cell]:
     cases = _cases(content.pop("case", [{}]), axes)
     seeds = _seeds(content.pop("seeds", None), {*axes, *(name for case in cases for name in case)})
     options = _base(content)
-    if Config.of(**options).training.recipe == "auto":
-        raise UserError(
-            "recipe = auto is not possible here: the options of a cell must be known; name a recipe.", "recipe"
-        )
     cells: dict[str, Cell] = {}
     for case, values, seed in itertools.product(cases, itertools.product(*axes.values()), seeds):
         varied = case | dict(zip(axes, values, strict=True)) | ({} if seed is None else {"seed": seed})
         config = Config.of(**(options | varied))
+        if config.training.recipe == "auto":
+            raise UserError(
+                "recipe = auto is not possible here: the options of a cell must be known; name a recipe.", "recipe"
+            )
         shown = varied or {name: config.flat()[name] for name in DEFAULT_NAME}
         cell = Cell(config, " ".join(f"{name}={value}" for name, value in shown.items()))
         if cell.key in cells:

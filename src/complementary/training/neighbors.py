@@ -12,6 +12,7 @@ from torch import Tensor
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
 REFERENCES = 100_000  # neighbors are found among at most as many examples
 OTHER_CLASS = (0.3, 0.95)  # share of neighbors of another class: limits of the estimate
+EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before labels are seen
 
 
 def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
@@ -42,8 +43,10 @@ def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, nei
 def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """Estimate the share of neighbors that are of another class than their example, without true labels.
 
-    Labels of two examples agree more often if both are of the same class. The estimate is limited to `OTHER_CLASS`: it
-    is an average, and rare classes have more neighbors of other classes.
+    Labels of two examples agree more often if both are of the same class. The more classes and the fewer examples there
+    are, the less this shows: the estimate is averaged with an expected share, by their precision. It is limited to
+    `OTHER_CLASS`: it is an average, and rare classes have more neighbors of other classes. Classes count as equally
+    large; for unequal ones it is exact only if the labels are uniform.
 
     Args:
         counts: Labels of the neighbors of each example, [N, K].
@@ -53,11 +56,22 @@ def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     Returns:
         float [].
     """
-    pairs = (counts.sum(1) * excluded.sum(1)).sum().clamp_min(1)
-    agreement = (counts * excluded).sum() / pairs
-    same, independent = transition.square().sum(1).mean(), _label_share(excluded).square().sum()
-    found = 1 - (agreement - independent) / (same - independent).clamp_min(1e-6)
-    return found.clamp(*OTHER_CLASS)
+    pairs, agreeing = counts.sum(1) * excluded.sum(1), (counts * excluded).sum(1)
+    agreement = agreeing.sum() / pairs.sum().clamp_min(1)
+    same, independent = transition.square().sum(1).mean(), _chance_agreement(excluded)
+    signal = (same - independent).clamp_min(1e-12)  # 0: labels do not show the class
+    # examples share neighbors, so their agreements are dependent: about twice the error of independent ones
+    error = 2 * (agreeing - agreement * pairs).square().sum().sqrt() / pairs.sum().clamp_min(1) / signal
+    found = 1 - (agreement - independent) / signal
+    weight = torch.where(pairs.sum() > 0, 1 / (1 + (error / SPREAD).square()), 0.0)
+    averaged = torch.where(weight > 1e-6, EXPECTED + weight * (found - EXPECTED), EXPECTED)
+    return averaged.clamp(*OTHER_CLASS)
+
+
+def _chance_agreement(excluded: Tensor) -> Tensor:
+    """Probability that two labels of different examples are equal by chance, unbiased: [N, K] -> []."""
+    of_class, count = excluded.sum(0), excluded.sum()
+    return (of_class * (of_class - 1)).sum() / (count * (count - 1)).clamp_min(1)
 
 
 def _label_share(excluded: Tensor) -> Tensor:

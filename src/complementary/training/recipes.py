@@ -9,6 +9,8 @@
 | images without one, on a CPU | self-training of a linear layer on features of ``patches``, fitted in a minute |
 | images of less than 16 pixels, or ``encoder = pixels`` | ICM within clusters of pixels, then self-training |
 
+For more than ten classes, self-training of an encoder uses the labels of neighbors.
+
 If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
 without an encoder it is not: a classifier that is often wrong cannot tell a biased answer from a mistake of its own.
 """
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
 TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
 LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
-NEIGHBORS = 150  # whose labels count in self-training of an encoder, if there are more classes than TUNED_CLASSES
+NEIGHBORS = 150  # in self-training of an encoder for more than TUNED_CLASSES classes; at most half of a class
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches
@@ -110,9 +112,10 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         else:
             road = "images without an encoder: ICM in clusters of pixels, then self-training"
             options |= _raw(count, options["batch"], "images")
-    if classes > TUNED_CLASSES and recipe == "self-training" and options.get("encoder", "patches") != "patches":
+    fine_tuned = recipe == "self-training" and options.get("encoder", "patches") != "patches"
+    if fine_tuned and classes > TUNED_CLASSES and "neighbors" not in config.preset({"recipe": recipe}):
         road += "; the labels of neighbors count, because one label says little about many classes"
-        options["neighbors"] = NEIGHBORS
+        options["neighbors"] = min(NEIGHBORS, count // (2 * classes))
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"

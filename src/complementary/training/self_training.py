@@ -9,8 +9,8 @@ One step:
    the prior: otherwise small classes are lost.
 3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
 
-With ``neighbors``, the labels of similar examples are part of the likelihood. They are found several times, in the
-features that the network has by then.
+With ``neighbors``, the labels of similar examples are part of the likelihood. These are found several times during the
+training, in the features that the network has at that time.
 
 If the network is a new one (``student``), the remembered predictions are those of the first classifier in the first
 epochs, until the network has learned them.
@@ -52,7 +52,7 @@ ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
-SEARCHES = 8  # neighbors are found anew at each such part of the training, in the features that the network has then
+SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
 COLLAPSED = 0.5  # gauge of the beliefs
 
 
@@ -74,7 +74,7 @@ class SelfTrainer(Trainer):
         prior: Class prior that the beliefs are aligned with, float [K].
         log_prior: Added to the logits in training: the logarithm of the prior if ``balanced``, else 0; float [K].
         evidence: What the labels of neighbors say about the training examples of all processes, a log-likelihood
-            [N, K]; 0 without ``neighbors``.
+            [N, K]; empty without ``neighbors``.
         log_likelihood: Of the labels of the examples of this process and of their neighbors, float [n, K].
         update_rate: How far the remembered predictions move towards new ones, float []; 0 while a new network learns.
         before: Metrics of the classifier that self-training started from.
@@ -101,7 +101,7 @@ class SelfTrainer(Trainer):
         self.prior = torch.full((classes,), 1 / classes, device=self.device)
         self.log_prior = torch.zeros(classes, device=self.device)
         self.update_rate = torch.zeros((), device=self.device)
-        self.evidence = torch.zeros_like(self.memory)
+        self.evidence = torch.zeros_like(self.memory) if p.neighbors else torch.zeros(0, classes, device=self.device)
         self.log_likelihood = log_likelihood(self.task.excluded, self.task.transition)
         self.before: dict[str, Any] = {}
         kind = "fwd" if config.training.loss == "fwd" else "s-nl"
@@ -196,7 +196,7 @@ class SelfTrainer(Trainer):
         return self.config.pseudo_labels.student != "same"
 
     def on_epoch_start(self) -> None:
-        """Find the neighbors anew where this is due: features improve in the training, and with them the neighbors."""
+        """Find the neighbors again where this is due: features improve in the training, and with them the neighbors."""
         super().on_epoch_start()
         fixed = not self.config.pseudo_labels.neighbors or self.model.kind == "linear"
         if not fixed and not self._distills and self.epoch in search_epochs(self.epochs):
@@ -207,8 +207,10 @@ class SelfTrainer(Trainer):
         task, neighbors = self.task, self.config.pseudo_labels.neighbors
         own = self.features(task.train)
         vectors, excluded = (self.processes.all_gather(part, self.examples) for part in (own, task.excluded.float()))
+        if not self.processes.is_main:
+            return self.processes.broadcast(torch.zeros_like(self.evidence))
         with no_capture():
-            return neighbor_evidence(vectors, excluded, task.transition, neighbors)
+            return self.processes.broadcast(neighbor_evidence(vectors, excluded, task.transition, neighbors))
 
     def _set_evidence(self, evidence: Tensor) -> None:
         """In place, because a captured step refers to the tensors."""
@@ -335,7 +337,8 @@ class SelfTrainer(Trainer):
         self.teacher.load_state_dict(strip_prefix("teacher", tensors))
         self.memory.copy_(tensors["memory"])
         self.mean_posterior.copy_(tensors["mean_posterior"])
-        self._set_evidence(tensors["evidence"])
+        if len(self.evidence):
+            self._set_evidence(tensors["evidence"])
 
 
 # --- pure functions -------------------------------------------------------------------------------------------------
