@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 METHODS = ("mixup", "mixup-noise-free", "icm", "intra-class")
 LINEAR = ("s-nl", "s-exp", "fwd", "dm")  # losses that are linear in the labels, and need no prior: those of the paper
 NOISE_FREE = "-noise-free"  # after the name of a mixer: labels given that no mix is noisy
-MEASUREMENTS = 100  # during one training, at most
+MEASUREMENTS = 20  # during a training: enough for a curve, and for the error of a mean
 Target = Literal["clean", "mixed"]
 
 
