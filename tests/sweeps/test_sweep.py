@@ -355,15 +355,15 @@ def test_status_of_an_interrupted_cell(tmp_path, quick):
 def test_run_that_adapted_its_recipe_belongs_to_its_cell(folder, monkeypatch):
     monkeypatch.setattr(recipes, "TUNED_CLASSES", 5)  # ten are many then, and the weight decay is halved
     cell = Cell(Config.of(recipe="features", encoder="random", epochs=1, batch=128), "features")
-    vectors = Cell(cell.config.with_(inputs="raw"), "raw")
-    assert sweep([cell, vectors], folder)[1] == {cell.key: "", vectors.key: ""}
+    raw = Cell(cell.config.with_(inputs="raw"), "raw")  # is not adapted
+    assert sweep([cell, raw], folder)[1] == {cell.key: "", raw.key: ""}
     (row,) = [row for row in read_results([folder.root]).rows if row["inputs"] == "features"]
     assert row["config_hash"][:16] != cell.key
     assert row["weight_decay"] == pytest.approx(0.005)
     status = read_status(folder.root)
     assert status.count("done") == 2
     assert status.others == 0
-    assert sweep([cell, vectors], folder)[0] == [], "nothing is left to do"
+    assert sweep([cell, raw], folder)[0] == [], "nothing is left to do"
     folder.run(cell.key).rename(folder.run("0" * 16))
     assert read_status(folder.root).count("done") == 1, "a folder with another name is not taken for its cell"
 

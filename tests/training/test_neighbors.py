@@ -66,13 +66,11 @@ def test_neighbor_evidence_is_the_likelihood_of_the_labels_of_the_neighbors(clas
             assert float(found[i, k]) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
 
 
-def neighborhoods(truth, other, neighbors):
-    """Neighbors of each example: of any class with probability ``other``, else of its own class; int [N, m]."""
-    random, count, classes = torch.Generator().manual_seed(0), len(truth), int(truth.max()) + 1
-    assert torch.equal(truth, torch.arange(count) % classes)
-    further = classes * torch.randint(
-        1, count // classes, (count, neighbors), generator=random
-    )  # not an example itself
+def neighborhoods(count, classes, other, neighbors=50):
+    """Neighbors of each example i, of class i % classes: of any class with probability ``other``, else of its own."""
+    random = torch.Generator().manual_seed(0)
+    distance = torch.randint(1, count // classes, (count, neighbors), generator=random)  # 0 is the example itself
+    further = classes * distance
     same = (torch.arange(count)[:, None] + further) % count
     replaced = torch.rand(count, neighbors, generator=random) < other
     return torch.where(replaced, torch.randint(count, (count, neighbors), generator=random), same)
@@ -92,7 +90,7 @@ def neighborhoods(truth, other, neighbors):
 def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix, per_example, count):
     truth = torch.arange(count) % len(matrix)
     excluded = labels.draw(truth, matrix, per_example, 0).float()
-    found = other_class(excluded[neighborhoods(truth, other, 50)].sum(1), excluded, matrix.float())
+    found = other_class(excluded[neighborhoods(count, len(matrix), other)].sum(1), excluded, matrix.float())
     assert float(found) == pytest.approx(other, abs=0.1)
 
 
@@ -100,7 +98,7 @@ def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix
 def test_other_class_is_the_expected_share_if_labels_show_nothing(classes, count):
     """Without averaging, the estimates are anything between the limits."""
     truth, matrix = torch.arange(count) % classes, transitions.uniform(classes)
-    near = neighborhoods(truth, 0.5, 50)
+    near = neighborhoods(count, classes, 0.5)
     for seed in range(8):
         excluded = labels.draw(truth, matrix, 1, seed).float()
         assert float(other_class(excluded[near].sum(1), excluded, matrix.float())) == pytest.approx(EXPECTED, abs=0.2)

@@ -18,7 +18,7 @@ from complementary.encoders.backbone import build_backbone, describe, load_weigh
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.losses import LOSSES
-from complementary.training import predict
+from complementary.training import predict, self_training
 from complementary.training import run as runner
 from complementary.training.neighbors import neighbor_evidence
 from complementary.training.run import build_trainer, run
@@ -252,17 +252,17 @@ def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"inputs": "raw", "model": "mlp"}, {"student": "cnn"}, {}], ids=str)
-def test_neighbors_are_found_again_in_the_features_of_the_teacher(options):
+def test_neighbors_are_found_again_in_the_features_of_the_teacher(options, monkeypatch):
     loop = build_trainer(SELF_TRAINING.with_(self_training=8, neighbors=10, **options), "cpu")
     own = log_likelihood(loop.task.excluded, loop.task.transition)
-    searched, usual = [], loop._neighbor_evidence
+    searched, usual = [], self_training.evidence_of_neighbors
     assert not torch.equal(loop.log_likelihood, own)
 
-    def search():
-        searched.append((loop.epoch, loop.features(loop.task.train), usual()))
+    def search(trainer):
+        searched.append((trainer.epoch, trainer.features(trainer.task.train), usual(trainer)))
         return searched[-1][-1]
 
-    loop._neighbor_evidence = search
+    monkeypatch.setattr(self_training, "evidence_of_neighbors", search)
     loop.run()
     for _, features, found in searched:
         wanted = neighbor_evidence(features, loop.task.excluded, loop.task.transition, 10)
@@ -275,7 +275,7 @@ def test_neighbors_are_found_again_in_the_features_of_the_teacher(options):
 
 def test_neighbors_of_a_layer_on_fixed_features_are_found_once(monkeypatch):
     loop = build_trainer(SELF_TRAINING.with_(inputs="raw", model="linear", self_training=4, neighbors=10), "cpu")
-    monkeypatch.setattr(loop, "_neighbor_evidence", lambda: pytest.fail("searched again"))
+    monkeypatch.setattr(self_training, "evidence_of_neighbors", lambda _: pytest.fail("searched again"))
     before = loop.log_likelihood.clone()
     loop.run()
     assert torch.equal(loop.log_likelihood, before)

@@ -12,6 +12,7 @@ from complementary.paper.studies import NOISE, Entry, Protocol, Study
 from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, counted, show_spread
 
+GRADIENT_CONDITIONS = ("epochs", "draws", "device")  # of a measurement, beside the numbers
 METRICS: dict[Protocol, dict[str, str]] = {
     "ours": {"best on test": "accuracy_best_on_test", "last": "accuracy_last", "selected": "accuracy_selected"},
     "paper": {"best on test": "accuracy_best_on_test", "last": "accuracy_last"},
@@ -301,14 +302,15 @@ def _gradients_table(study: Study, results: Results, protocol: Protocol) -> Tabl
     rows = []
     for entry, runs in results.of(study, protocol).items():
         measured = runs.measurements()
+        how = [", ".join(dict.fromkeys(str(row[name]) for row in runs.rows)) for name in GRADIENT_CONDITIONS]
         for target, method in dict.fromkeys((each["target"], each["method"]) for each in measured):
             alike = [each for each in measured if (each["target"], each["method"]) == (target, method)]
             means = [statistics.fmean(each[metric] for each in alike) for metric in GRADIENT_METRICS]
             relative = [statistics.fmean(e[metric] / e[GRADIENT_SCALE] for e in alike) for metric in GRADIENT_METRICS]
             numbers = [f"{mean:.4g}" for mean in (*means, *relative)]
-            rows.append([entry.setting.data, target, method, *numbers, str(len(runs.seeds))])
+            rows.append([entry.setting.data, target, method, *numbers, str(len(runs.seeds)), *how])
     titles = [*GRADIENT_METRICS.values(), *(f"{title} / |f|²" for title in GRADIENT_METRICS.values())]
-    return Table("", ["data", "target", "method", *titles, "seeds"], rows, 3)
+    return Table("", ["data", "target", "method", *titles, "seeds", *GRADIENT_CONDITIONS], rows, 3)
 
 
 def _as_csv(study: Study, results: Results, protocol: Protocol) -> str:

@@ -36,8 +36,8 @@ class Confusions:
         error: Standard error of each share, [K, K].
         predicted: Number of predictions of each class, int [K].
         source: Where the true classes come from: ``labels`` (estimated from complementary labels by T^-1: unbiased, but
-            noisy), ``model`` (probabilities of the calibrated model, combined with the labels; little noise, but only
-            as good as the model) or ``oracle`` (true labels).
+            noisy), ``model`` (probabilities of the calibrated model, combined with the labels; little noise, but no
+            more accurate than the model) or ``oracle`` (true labels).
     """
 
     share: Values

@@ -31,11 +31,10 @@ from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.estimates import estimates
 from complementary.training.folds import predict_out_of_fold
-from complementary.training.neighbors import neighbor_evidence
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
-from complementary.training.self_training import SelfTrainer, fine_tuned_network
+from complementary.training.self_training import SelfTrainer, evidence_of_neighbors, fine_tuned_network
 from complementary.training.task import Task, build_task
 from complementary.training.trainer import Trainer
 from complementary.transitions import TransitionEstimate
@@ -146,7 +145,7 @@ def _start_self_training(
     before = accuracies(first.history)
     _check_start(first)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
-    evidence = _neighbor_evidence(config, first, task, processes)
+    evidence = evidence_of_neighbors(first) if config.pseudo_labels.neighbors else None
     prior = _prior(config, probabilities, task)
     _log_prior(prior, task)
     if student != "same":
@@ -298,15 +297,6 @@ def _train_first(
 def _predict(trainer: Trainer, task: Task, log_prior: Tensor | float = 0.0) -> Tensor:
     """Class probabilities [N, K] of the training examples of all processes, on the CPU; ``log_prior`` [K] is added."""
     return (trainer.logits(_all_inputs(trainer, task)) + log_prior).softmax(1).cpu()
-
-
-def _neighbor_evidence(config: Config, first: Trainer, task: Task, processes: ProcessGroup) -> Tensor | None:
-    """What the labels of similar examples say about each training example of all processes, [N, K] on the CPU."""
-    neighbors = config.pseudo_labels.neighbors
-    if not neighbors:
-        return None
-    vectors = first.features(_all_inputs(first, task))
-    return processes.broadcast(neighbor_evidence(vectors, task.excluded, task.transition, neighbors).cpu())
 
 
 def _all_inputs(trainer: Trainer, task: Task) -> Tensor | Rows:

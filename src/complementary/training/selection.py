@@ -70,12 +70,12 @@ class Selection:
 
 
 CONTRADICTED, LEVEL = 3.0, 1.0
-"""An epoch is clearly worse than the best one if its estimated accuracy is lower by more than 3 standard errors, and as
-good as the best one if it is lower by less than 1."""
+"""An epoch is clearly worse than the best one if its estimated accuracy is lower by more than 3 standard errors, and
+close to it if lower by less than 1."""
 
 
 def last_sound_epoch(estimates: Tensor) -> int:
-    """The last epoch; if it is clearly worse than an earlier one, the last epoch that is as good as the best one.
+    """Select the last epoch; if it is clearly worse than an earlier one, the last of the epochs close to the best.
 
     Args:
         estimates: `scores.correctness` of the validation examples in each epoch, [E, V].
@@ -88,7 +88,7 @@ def last_sound_epoch(estimates: Tensor) -> int:
 
 
 def is_as_good_as_the_best(estimates: Tensor) -> bool:
-    """Whether the last epoch is as good as the best one; arguments as in `last_sound_epoch`."""
+    """Whether the last epoch is close to the best one; arguments as in `last_sound_epoch`."""
     return bool(_distance_from_best(estimates)[-1] < LEVEL)
 
 

@@ -200,17 +200,7 @@ class SelfTrainer(Trainer):
         super().on_epoch_start()
         fixed = not self.config.pseudo_labels.neighbors or self.model.kind == "linear"
         if not fixed and not self._distills and self.epoch in search_epochs(self.epochs):
-            self._set_evidence(self._neighbor_evidence())
-
-    def _neighbor_evidence(self) -> Tensor:
-        """What the labels of neighbors in the features of the teacher say, [N, K]."""
-        task, neighbors = self.task, self.config.pseudo_labels.neighbors
-        own = self.features(task.train)
-        vectors, excluded = (self.processes.all_gather(part, self.examples) for part in (own, task.excluded.float()))
-        if not self.processes.is_main:
-            return self.processes.broadcast(torch.zeros_like(self.evidence))
-        with no_capture():
-            return self.processes.broadcast(neighbor_evidence(vectors, excluded, task.transition, neighbors))
+            self._set_evidence(evidence_of_neighbors(self))
 
     def _set_evidence(self, evidence: Tensor) -> None:
         """In place, because a captured step refers to the tensors."""
@@ -345,8 +335,23 @@ class SelfTrainer(Trainer):
 
 
 def search_epochs(epochs: int) -> list[int]:
-    """Epochs (from 0) before which neighbors are found anew."""
+    """Epochs (from 0) before which neighbors are found again."""
     return sorted({epochs * part // SEARCHES for part in range(1, SEARCHES)} - {0})
+
+
+def evidence_of_neighbors(trainer: Trainer) -> Tensor:
+    """What the labels of neighbors say about the training examples of all processes, [N, K].
+
+    Neighbors are found in the features that the last layer of the evaluated network sees. Rank 0 alone searches.
+    """
+    task, processes = trainer.task, trainer.processes
+    parts = (trainer.features(task.train), task.excluded.float())
+    vectors, excluded = (processes.all_gather(part, trainer.examples) for part in parts)
+    if not processes.is_main:
+        return processes.broadcast(torch.zeros_like(excluded))
+    with no_capture():
+        found = neighbor_evidence(vectors, excluded, task.transition, trainer.config.pseudo_labels.neighbors)
+    return processes.broadcast(found)
 
 
 def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
