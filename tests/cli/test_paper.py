@@ -258,7 +258,7 @@ def test_paper_show_has_what_was_run_or_everything(cll, store, add_run, tmp_path
 def test_paper_show_gradients_is_a_table(cll, store, add_gradients):  # noqa: F811
     add_gradients("mnist")
     status, out, _ = cll("paper", "show", "gradients", "--store", store)
-    assert (status, line_of(out, "mnist  clean   icm")) == (0, "mnist clean icm 3 1 2 0.75 0.25 0.5 1")
+    assert (status, line_of(out, "mnist  clean   icm")) == (0, "mnist clean icm 3 1 2 0.75 0.25 0.5 1 300 16 cpu")
     out = cll("paper", "status", "--store", store, "--protocol", "ours")[1]
     assert line_of(out, "gradients") == "gradients ours 1 of 3 1 of 3 0 to 1 2.0"
 

@@ -72,7 +72,7 @@ def add_gradients(store):
         ]
         content = {"gradients": rows, "protocol": protocol, "config": dataclasses.asdict(config)}
         path = store / f"gradients-{data}-{protocol}-{epochs}-seed{seed}.json"
-        path.write_text(json.dumps(content | {"seconds": 120.0, "device": "cpu"}))
+        path.write_text(json.dumps(content | {"seconds": 120.0, "device": "cpu", "draws": 16}))
         return path
 
     return add
