@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 
@@ -83,6 +84,20 @@ def test_open_runs_count_an_encoder_that_is_not_cached():
     (same,) = [r for r in found if r.cell.key == run.cell.key]
     assert (same.encoder, same.encoder_minutes) == ("", 0.0)
     assert not any(r.encoder for r in runs_of() if r.cell.config.mixing.mix in ("none", "mixup"))
+
+
+def test_open_runs_whose_encoder_would_take_an_unknown_time_are_left_out():
+    cpu = Speeds("cpu (2 threads)", {"mlp": 9_000.0, "linear": 50_000.0})  # no ResNet-18, which the encoder is
+    found = open_runs(Results(), RunSettings(1), cpu, studies=[STUDIES["models"]])
+    methods = {run.cell.config.mixing.mix for run in found.runs if run.encoder}
+    assert methods == {"icm"}
+    assert all(run.encoder_minutes == math.inf for run in found.runs if run.encoder)
+    left = found.with_known_costs()
+    assert {run.cell.config.mixing.mix for run in left.runs} == {"none", "mixup"}
+    assert left.unmeasured == ("resnet18", "resnet18 (pretraining)")
+    cached = {run.encoder for run in found.runs}
+    known = open_runs(Results(), RunSettings(1), cpu, cached_encoders=cached, studies=[STUDIES["models"]])
+    assert known.with_known_costs() == known
 
 
 def test_open_runs_of_chosen_studies_and_settings():

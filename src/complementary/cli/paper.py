@@ -402,7 +402,7 @@ def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
         studies=[study(name) for name in options.names] or None,
         only=parse_where(options.where),
     )
-    return speeds, find(_cached_encoders(find()))
+    return speeds, find(_cached_encoders(find())).with_known_costs()
 
 
 def _cached_encoders(found: "OpenRuns") -> set[str]:

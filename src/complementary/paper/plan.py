@@ -8,9 +8,10 @@ same protocol. A run whose encoder is neither stored nor cached also costs the p
 start of the processes (imports, data, compilation) counts once.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from complementary.config import Config
@@ -22,6 +23,7 @@ from complementary.paper.studies import STUDIES, Entry, Protocol, Study
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Row
 
+ENCODER = "resnet18"  # the network of all encoders of the paper
 PRETRAINING = 2.5  # time per image of a pretraining, relative to training: measured on an H200
 MARGIN = 1.15  # estimates are multiplied by this
 START_GPU, START_CPU = 1.0, 0.2  # minutes before the first step; on an H200, compilation took 36 and 55 seconds
@@ -42,6 +44,7 @@ class OpenRun:
     encoder: str
     """What identifies an encoder that must be pretrained first; '' if none."""
     encoder_minutes: float
+    """Of its pretraining; infinite if the speed of one is not known on this device."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,10 @@ class Speeds:
         return MARGIN * steps * training.batch / speed / 60
 
     def pretraining(self, config: Config) -> float:
-        """Minutes of a pretraining of the encoder of a configuration."""
-        speed = self.by_model.get("resnet18") or next(iter(self.by_model.values()))
+        """Minutes of a pretraining of the encoder of a configuration, a ResNet-18; infinite if its speed is unknown."""
+        speed = self.by_model.get(ENCODER)
+        if speed is None:
+            return math.inf
         images = count_examples(config) * config.cluster.pretrain_epochs
         return MARGIN * PRETRAINING * images / speed / 60
 
@@ -115,6 +120,12 @@ class OpenRuns:
     """Datasets that are not in the cache."""
     unmeasured: tuple[str, ...] = ()
     """Networks of open runs whose speed is not known."""
+
+    def with_known_costs(self) -> "OpenRuns":
+        """Without the runs whose encoder would take an unknown time."""
+        known = tuple(run for run in self.runs if math.isfinite(run.encoder_minutes))
+        added = (f"{ENCODER} (pretraining)",) if len(known) < len(self.runs) else ()
+        return replace(self, runs=known, unmeasured=self.unmeasured + added)
 
 
 def open_runs(
