@@ -393,10 +393,11 @@ class SelfTrainingConfig:
     self_training: int = 0
     """Epochs of self-training. It starts from a linear layer on features (inputs = features), or from the network that
     was trained on the inputs themselves. 0: none."""
-    student: Literal["same", "cnn", "resnet18"] = field(default="same", metadata=ADVANCED)
-    """The network that is self-trained. same: that of the first training, with the encoder if it can be fine-tuned. cnn
-    or resnet18: a new network on the images, which first learns the predictions of the first classifier (with an
-    encoder: after self-training of the layer on its features); for encoders that stay frozen, such as patches."""
+    student: Literal["same", "mlp", "cnn", "resnet18"] = field(default="same", metadata=ADVANCED)
+    """The network that is self-trained. same: that of the first training, with the encoder if it can be fine-tuned.
+    Others are new networks, which first learn the predictions of the first classifier (with an encoder: after
+    self-training of the layer on its features). mlp: on the same inputs, features or vectors; cnn or resnet18: on the
+    images. For encoders that stay frozen, such as patches."""
     neighbors: int = field(default=0, metadata=ADVANCED)
     """Number of similar examples whose complementary labels also count as evidence for an example, which keeps rare
     classes; similar in the features that the last layer sees. As these improve, neighbors are found again. 0: none."""

@@ -160,3 +160,16 @@ def test_negative_number_of_neighbors_is_refused():
     with pytest.raises(UserError, match="-1") as caught:
         Config.of(neighbors=-1)
     assert caught.value.option == "neighbors"
+
+
+def test_search_logs_the_estimated_share_of_other_classes(caplog):
+    vectors = torch.eye(4).repeat_interleave(50, 0)  # four tight clusters
+    truth = torch.arange(4).repeat_interleave(50)
+    matrix = transitions.uniform(4)
+    excluded = labels.draw(truth, matrix, 1, 0)
+    with caplog.at_level("INFO", "complementary"):
+        neighbor_evidence(vectors, excluded, matrix, 20)
+        neighbor_evidence(vectors, excluded[torch.randperm(200, generator=torch.Generator().manual_seed(0))], matrix, 20)
+    pure, shuffled = (int(record.getMessage().split(" %")[0].split()[-1]) for record in caplog.records)
+    assert pure == 30, "the least share that is assumed"
+    assert shuffled > 60

@@ -227,6 +227,33 @@ def test_student_learns_from_the_self_trained_layer_on_features(monkeypatch):
     torch.testing.assert_close(loop.memory, wanted, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"inputs": "raw", "model": "linear"}], ids=["features", "raw"])
+def test_student_mlp_learns_on_the_inputs_of_the_first_classifier(options, tmp_path):
+    config = STUDENT.with_(student="mlp", neighbors=10, **options)
+    loop = build_trainer(config, "cpu")
+    assert loop.model.kind == "mlp"
+    assert loop.task.shape == ((1, 8, 8) if options else (128,))  # features of the encoder, or the images themselves
+    assert (loop.task.encoder is None) == bool(options)
+    assert loop.lr == self_training.NEW_MLP_LR
+    assert build_trainer(config.with_(self_training_lr=0.02), "cpu").lr == 0.02
+    result = run(config, tmp_path / "whole", device="cpu")
+    found, test = predict.load(tmp_path / "whole", "last"), data.load("digits").test
+    assert float((found(test.inputs).argmax(1) == test.truth).double().mean()) == pytest.approx(result["accuracy_last"])
+
+
+@pytest.mark.slow
+def test_student_mlp_finds_a_curved_boundary_that_a_linear_layer_cannot():
+    random = torch.Generator().manual_seed(0)
+    x = 2 * torch.randn(4000, 2, generator=random)
+    sector = ((torch.atan2(x[:, 1], x[:, 0]) / math.pi + 1) * 1.5).long().clamp(max=2)
+    truth = torch.where(x.norm(dim=1) < 2, 3, sector)  # a disk in the middle; a linear layer takes it for a triangle
+    train, test = (data.Split(x[part], truth[part]) for part in (slice(2500), slice(2500, None)))
+    disk = data.Dataset("disk", train, test, ("a", "b", "c", "disk"), (0.0,) * 2, (2.0,) * 2)
+    config = Config.of(inputs="raw", model="linear", mix="none", epochs=20, batch=128, lr=0.01, self_training=20)
+    found = {name: run(config.with_(student=name), dataset=disk, device="cpu") for name in ("same", "mlp")}
+    assert found["mlp"]["accuracy_last"] > found["same"]["accuracy_last"] + 0.02
+
+
 def test_student_of_a_long_tail_starts_without_a_preference():
     loop = build_trainer(STUDENT.with_(long_tail=4, head=100, prior=",".join(["0.1"] * 10)), "cpu")
     new = networks.build("cnn", (1, 8, 8), 10, STUDENT.seed)
@@ -251,7 +278,9 @@ def test_student_run_resumes_to_the_same_bits_and_predicts(tmp_path):
     assert accuracy == pytest.approx(whole["accuracy_last"])
 
 
-@pytest.mark.parametrize("options", [{"inputs": "raw", "model": "mlp"}, {"student": "cnn"}, {}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"inputs": "raw", "model": "mlp"}, {"student": "cnn"}, {"student": "mlp"}, {}], ids=str
+)
 def test_neighbors_are_found_again_in_the_features_of_the_teacher(options, monkeypatch):
     loop = build_trainer(SELF_TRAINING.with_(self_training=8, neighbors=10, **options), "cpu")
     own = log_likelihood(loop.task.excluded, loop.task.transition)
@@ -459,7 +488,9 @@ FROM_IMAGES = {"inputs": "raw", "model": "cnn", "epochs": 15, "lr": 3e-3, "memor
 @pytest.mark.gpu
 @pytest.mark.parametrize("compile_", [False, True], ids=["captured", "compiled and captured"])
 @pytest.mark.parametrize(
-    "options", [FROM_IMAGES, {"student": "cnn"}, FROM_IMAGES | {"neighbors": 10, "balanced": True}], ids=str
+    "options",
+    [FROM_IMAGES, {"student": "cnn"}, {"student": "mlp"}, FROM_IMAGES | {"neighbors": 10, "balanced": True}],
+    ids=str,
 )
 def test_self_training_with_captured_steps_agrees_with_eager(options, compile_):
     """From a network whose training is well-conditioned: a change of 1e-6 in the weights changes nothing beyond 1e-5.

@@ -5,10 +5,13 @@ other classes. This matters for rare classes: a classifier can take all of their
 much loss, but their neighbors' labels contradict it.
 """
 
+import logging
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+log = logging.getLogger(__name__)
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
 REFERENCES = 100_000  # neighbors are found among at most as many examples
 OTHER_CLASS = (0.3, 0.95)  # share of neighbors of another class: limits of the estimate
@@ -18,8 +21,8 @@ EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before
 def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
     """Logarithm of the likelihood of the labels of an example's nearest neighbors, given the class of the example.
 
-    A neighbor is of another class with a probability that is estimated (`other_class`); its labels then follow the
-    labels of all examples. Neighbors count as independent.
+    A neighbor is of another class with a probability that is estimated (`other_class`) and logged; its labels then
+    follow the labels of all examples. Neighbors count as independent.
 
     Args:
         vectors: Features of the examples, [N, D].
@@ -37,6 +40,7 @@ def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, nei
     most = len(rows if references is None else references) - 1
     counts = neighbor_counts(vectors, labels, rows, min(neighbors, most), references)
     other, share = other_class(counts, labels, matrix), _label_share(labels)
+    log.info("neighbors: about %.0f %% are of another class, by their labels", 100 * float(other))
     return counts @ ((1 - other) * matrix + other * share).clamp_min(1e-12).log().T
 
 

@@ -41,6 +41,7 @@ from complementary.transitions import TransitionEstimate
 
 log = logging.getLogger(__name__)
 ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when the transition matrix is estimated
+SAME_INPUTS = ("same", "mlp")  # students that see what the first classifier saw; others need images
 LISTED = 10  # classes in a message
 CONFIRMED = 1.0  # standard deviations by which a classifier must be better than chance, else there is a warning
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
@@ -133,8 +134,8 @@ def _start_self_training(
 ) -> SelfTrainer:
     """Train the classifier that self-training starts from, and estimate the class prior from it."""
     examples, classes, student = len(task.excluded), len(task.classes), config.pseudo_labels.student
-    if student != "same" and dataset.train.inputs.ndim == 2:
-        raise UserError(f"The student {student} needs images, but the inputs are vectors; leave it out.", "student")
+    if student not in SAME_INPUTS and dataset.train.inputs.ndim == 2:
+        raise UserError(f"The student {student} needs images, but the inputs are vectors; use mlp.", "student")
     if examples < classes:
         raise UserError(
             f"There are {examples} training examples for {classes} classes; self-training needs at least one of each. "
@@ -155,7 +156,7 @@ def _start_self_training(
             layer.stage = "self-training on features, "
             layer.run(progress)
             probabilities = processes.broadcast(_predict(layer, task, layer.log_prior))
-            task = task.with_images(dataset)
+            task = task if student in SAME_INPUTS else task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         task = task.with_images(dataset)

@@ -50,6 +50,7 @@ WARM_UP = 2  # epochs
 PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
+NEW_MLP_LR = 0.1  # of a student on features (docs/notes/self-training.md)
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
@@ -92,7 +93,8 @@ class SelfTrainer(Trainer):
         encoder: FrozenEncoder | None = None,
     ) -> None:
         p, self.start, self.encoder = config.pseudo_labels, network, encoder
-        self.lr = suitable_lr(network) if p.self_training_lr is None else p.self_training_lr
+        usual = NEW_MLP_LR if p.student == "mlp" else suitable_lr(network)
+        self.lr = usual if p.self_training_lr is None else p.self_training_lr
         super().__init__(config.with_(epochs=p.self_training), task, device, processes)
         self.config, self.config_hash = config, config.hash()
         classes = len(task.classes)
