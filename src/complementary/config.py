@@ -401,6 +401,9 @@ class SelfTrainingConfig:
     neighbors: int = field(default=0, metadata=ADVANCED)
     """Number of similar examples whose complementary labels also count as evidence for an example, which keeps rare
     classes; similar in the features that the last layer sees. As these improve, neighbors are found again. 0: none."""
+    neighborhood: Literal["nearest", "cluster"] = field(default="nearest", metadata=ADVANCED)
+    """Whose labels count. nearest: those of the nearest examples. cluster: the same, but in the last three eighths of
+    the training those of the same cluster (k-means, about twice as many examples), which can find a lost class."""
     self_training_lr: float | None = field(default=None, metadata=ADVANCED)
     """Maximum learning rate of self-training. None: in proportion to the squared norm of the filters, because the
     weights of an encoder can be small, and a usual rate would destroy them."""

@@ -12,7 +12,14 @@ from complementary import labels, transitions
 from complementary.config import Config
 from complementary.errors import UserError
 from complementary.training import neighbors
-from complementary.training.neighbors import EXPECTED, OTHER_CLASS, neighbor_counts, neighbor_evidence, other_class
+from complementary.training.neighbors import (
+    EXPECTED,
+    OTHER_CLASS,
+    cluster_evidence,
+    neighbor_counts,
+    neighbor_evidence,
+    other_class,
+)
 from complementary.training.run import build_trainer
 
 
@@ -136,6 +143,41 @@ def test_neighbor_evidence_finds_a_rare_class():
     assert float((none.argmax(1) == truth)[truth == 2].double().mean()) < 0.6, "labels of other examples say nothing"
 
 
+def test_cluster_evidence_is_the_likelihood_of_the_labels_of_the_other_members(monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    member = torch.randint(4, (60,), generator=random)
+    vectors = torch.eye(4)[member] + 0.01 * torch.randn(60, 4, generator=random)  # clusters that k-means must find
+    excluded, matrix = labels.draw(member % 3, transitions.uniform(3), 1, 0), transitions.uniform(3)
+    monkeypatch.setattr(neighbors, "OTHER_CLASS", (0.4, 0.4))
+    found, share = cluster_evidence(vectors, excluded, matrix, 15, 0), excluded.double().mean(0)
+    for i in range(60):
+        others = [j for j in range(60) if j != i and member[j] == member[i]]
+        for k in range(3):
+            wanted = sum(math.log(0.6 * matrix[k, label] + 0.4 * share[label]) for label in excluded[others].argmax(1))
+            assert float(found[i, k]) == pytest.approx(wanted, abs=1e-3)
+
+
+def test_cluster_evidence_finds_a_class_that_is_smaller_than_the_neighborhood():
+    random = torch.Generator().manual_seed(0)
+    truth = torch.arange(5).repeat_interleave(torch.tensor([500, 400, 300, 200, 40]))
+    centers = 4 * torch.eye(5)
+    centers[4] = torch.tensor([0, 0, 0, 3.5, 2.0])  # near the class before it
+    vectors = centers[truth] + 0.3 * torch.randn(1440, 5, generator=random)
+    excluded, matrix = labels.draw(truth, transitions.uniform(5), 1, 0), transitions.uniform(5)
+    rare = truth == 4
+    cluster, nearest = (
+        cluster_evidence(vectors, excluded, matrix, 140, 0),
+        neighbor_evidence(vectors, excluded, matrix, 70),
+    )
+    margin = [(e[rare, 4] - e[rare, :4].max(1).values).mean() for e in (cluster, nearest)]
+    assert margin[0] > margin[1] + 1
+    assert float((cluster.argmax(1) == truth)[rare].double().mean()) > 0.95
+    assert float((cluster.argmax(1) == truth).double().mean()) > 0.95
+    shuffled = excluded[torch.randperm(1440, generator=random)]
+    none = cluster_evidence(vectors, shuffled, matrix, 140, 0)
+    assert float((none.argmax(1) == truth)[rare].double().mean()) < 0.6, "labels of other examples say nothing"
+
+
 def test_neighbor_evidence_of_many_examples_uses_some_of_them(monkeypatch):
     vectors, excluded, truth = rare_class()
     monkeypatch.setattr(neighbors, "REFERENCES", 500)  # every second one
@@ -169,7 +211,9 @@ def test_search_logs_the_estimated_share_of_other_classes(caplog):
     excluded = labels.draw(truth, matrix, 1, 0)
     with caplog.at_level("INFO", "complementary"):
         neighbor_evidence(vectors, excluded, matrix, 20)
-        neighbor_evidence(vectors, excluded[torch.randperm(200, generator=torch.Generator().manual_seed(0))], matrix, 20)
+        neighbor_evidence(
+            vectors, excluded[torch.randperm(200, generator=torch.Generator().manual_seed(0))], matrix, 20
+        )
     pure, shuffled = (int(record.getMessage().split(" %")[0].split()[-1]) for record in caplog.records)
     assert pure == 30, "the least share that is assumed"
     assert shuffled > 60

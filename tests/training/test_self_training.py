@@ -18,9 +18,10 @@ from complementary.encoders.backbone import build_backbone, describe, load_weigh
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.losses import LOSSES
+from complementary.rng import address
 from complementary.training import predict, self_training
 from complementary.training import run as runner
-from complementary.training.neighbors import neighbor_evidence
+from complementary.training.neighbors import cluster_evidence, neighbor_evidence
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import (
     HIGHEST_FACTOR,
@@ -287,8 +288,8 @@ def test_neighbors_are_found_again_in_the_features_of_the_teacher(options, monke
     searched, usual = [], self_training.evidence_of_neighbors
     assert not torch.equal(loop.log_likelihood, own)
 
-    def search(trainer):
-        searched.append((trainer.epoch, trainer.features(trainer.task.train), usual(trainer)))
+    def search(trainer, neighborhood):
+        searched.append((trainer.epoch, trainer.features(trainer.task.train), usual(trainer, neighborhood)))
         return searched[-1][-1]
 
     monkeypatch.setattr(self_training, "evidence_of_neighbors", search)
@@ -302,9 +303,41 @@ def test_neighbors_are_found_again_in_the_features_of_the_teacher(options, monke
     assert [epoch for epoch, *_ in searched] == list(range(learned, 8))
 
 
+def test_neighborhood_cluster_counts_the_labels_of_clusters_when_neighbors_are_found_again():
+    nearest, cluster = (
+        build_trainer(SELF_TRAINING.with_(student="mlp", self_training=3, neighbors=10, neighborhood=name), "cpu")
+        for name in ("nearest", "cluster")
+    )
+    assert torch.equal(nearest.evidence, cluster.evidence), "the first neighbors are the nearest ones"
+    for loop in (nearest, cluster):
+        loop.epochs = 2  # the first epoch learns the first predictions
+        loop.run()
+    task, features = cluster.task, cluster.features(cluster.task.train)
+    assert not torch.equal(nearest.evidence, cluster.evidence)
+    cluster.epoch = 1
+    found = self_training.evidence_of_neighbors(cluster, "cluster")
+    seed = address(cluster.config.seed, "clusters", 1)
+    torch.testing.assert_close(found, cluster_evidence(features, task.excluded, task.transition, 20, seed))
+
+
+def test_neighborhood_cluster_is_used_in_the_last_searches_only(monkeypatch):
+    loop = build_trainer(
+        SELF_TRAINING.with_(inputs="raw", model="mlp", self_training=8, neighbors=10, neighborhood="cluster"), "cpu"
+    )
+    searched, usual = {}, self_training.evidence_of_neighbors
+
+    def search(trainer, neighborhood):
+        searched[trainer.epoch] = neighborhood
+        return usual(trainer, neighborhood)
+
+    monkeypatch.setattr(self_training, "evidence_of_neighbors", search)
+    loop.run()
+    assert searched == dict.fromkeys(range(1, 5), "nearest") | dict.fromkeys(range(5, 8), "cluster")
+
+
 def test_neighbors_of_a_layer_on_fixed_features_are_found_once(monkeypatch):
     loop = build_trainer(SELF_TRAINING.with_(inputs="raw", model="linear", self_training=4, neighbors=10), "cpu")
-    monkeypatch.setattr(self_training, "evidence_of_neighbors", lambda _: pytest.fail("searched again"))
+    monkeypatch.setattr(self_training, "evidence_of_neighbors", lambda *_: pytest.fail("searched again"))
     before = loop.log_likelihood.clone()
     loop.run()
     assert torch.equal(loop.log_likelihood, before)

@@ -11,10 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from complementary.clusters.kmeans import kmeans
+from complementary.rng import address
+
 log = logging.getLogger(__name__)
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
 REFERENCES = 100_000  # neighbors are found among at most as many examples
 OTHER_CLASS = (0.3, 0.95)  # share of neighbors of another class: limits of the estimate
+CLUSTERINGS = 3  # runs of k-means
 EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before labels are seen
 
 
@@ -39,9 +43,41 @@ def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, nei
     references = rows[:: -(-len(rows) // REFERENCES)] if len(rows) > REFERENCES else None
     most = len(rows if references is None else references) - 1
     counts = neighbor_counts(vectors, labels, rows, min(neighbors, most), references)
-    other, share = other_class(counts, labels, matrix), _label_share(labels)
+    return _log_likelihood(counts, labels, matrix)
+
+
+def cluster_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, size: int, seed: int) -> Tensor:
+    """The same as `neighbor_evidence` with the other examples of the same cluster as neighbors.
+
+    The nearest 50 examples of a class of 50 include many of other classes even if the class is well separated; its
+    cluster does not. The evidence is averaged over `CLUSTERINGS` runs of k-means, because clusters depend on the start.
+
+    Args:
+        vectors: Features of the examples, [N, D].
+        excluded: Their complementary labels, [N, K].
+        transition: How labels arise from classes, [K, K].
+        size: Average size of a cluster.
+        seed: Of k-means.
+
+    Returns:
+        float32 [N, K].
+    """
+    labels = excluded.to(vectors.device).float()
+    matrix, points = transition.to(vectors.device, torch.float32), F.normalize(vectors.float())
+    found = torch.zeros_like(labels)
+    for run in range(CLUSTERINGS):
+        clusters = max(1, len(points) // size)
+        assignment = kmeans(points, clusters, address(seed, "neighbors", run), restarts=1).assignment.to(labels.device)
+        counts = torch.zeros(clusters, labels.shape[1], device=labels.device).index_add_(0, assignment, labels)
+        found += _log_likelihood(counts[assignment] - labels, labels, matrix) / CLUSTERINGS
+    return found
+
+
+def _log_likelihood(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Of the counted labels of neighbors [N, K], given the class of the example, whose own labels are ``excluded``."""
+    other, share = other_class(counts, excluded, transition), _label_share(excluded)
     log.info("neighbors: about %.0f %% are of another class, by their labels", 100 * float(other))
-    return counts @ ((1 - other) * matrix + other * share).clamp_min(1e-12).log().T
+    return counts @ ((1 - other) * transition + other * share).clamp_min(1e-12).log().T
 
 
 def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:

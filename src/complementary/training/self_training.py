@@ -39,7 +39,8 @@ from complementary.engine.loop import add_prefix, set_lr, strip_prefix
 from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
-from complementary.training.neighbors import neighbor_evidence
+from complementary.rng import address
+from complementary.training.neighbors import cluster_evidence, neighbor_evidence
 from complementary.training.selection import Selection, is_as_good_as_the_best, last_sound_epoch
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
@@ -54,6 +55,7 @@ NEW_MLP_LR = 0.1  # of a student on features (docs/notes/self-training.md)
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
+LATE = 3  # of these searches can use clusters; earlier features are not good enough (docs/notes/self-training.md)
 COLLAPSED = 0.5  # gauge of the beliefs
 
 
@@ -200,9 +202,11 @@ class SelfTrainer(Trainer):
     def on_epoch_start(self) -> None:
         """Find the neighbors again where this is due: features improve in the training, and with them the neighbors."""
         super().on_epoch_start()
-        fixed = not self.config.pseudo_labels.neighbors or self.model.kind == "linear"
-        if not fixed and not self._distills and self.epoch in search_epochs(self.epochs):
-            self._set_evidence(evidence_of_neighbors(self))
+        options, due = self.config.pseudo_labels, search_epochs(self.epochs)
+        fixed = not options.neighbors or self.model.kind == "linear"
+        if not fixed and not self._distills and self.epoch in due:
+            late = self.epoch in due[-LATE:]
+            self._set_evidence(evidence_of_neighbors(self, options.neighborhood if late else "nearest"))
 
     def _set_evidence(self, evidence: Tensor) -> None:
         """In place, because a captured step refers to the tensors."""
@@ -341,10 +345,11 @@ def search_epochs(epochs: int) -> list[int]:
     return sorted({epochs * part // SEARCHES for part in range(1, SEARCHES)} - {0})
 
 
-def evidence_of_neighbors(trainer: Trainer) -> Tensor:
+def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest") -> Tensor:
     """What the labels of neighbors say about the training examples of all processes, [N, K].
 
-    Neighbors are found in the features that the last layer of the evaluated network sees. Rank 0 alone searches.
+    Neighbors are found in the features that the last layer of the evaluated network sees: the nearest examples, or
+    those of the same cluster. Rank 0 alone searches.
     """
     task, processes = trainer.task, trainer.processes
     parts = (trainer.features(task.train), task.excluded.float())
@@ -352,7 +357,12 @@ def evidence_of_neighbors(trainer: Trainer) -> Tensor:
     if not processes.is_main:
         return processes.broadcast(torch.zeros_like(excluded))
     with no_capture():
-        found = neighbor_evidence(vectors, excluded, task.transition, trainer.config.pseudo_labels.neighbors)
+        wanted = trainer.config.pseudo_labels.neighbors
+        if neighborhood == "cluster":
+            seed = address(trainer.config.seed, "clusters", trainer.epoch)
+            found = cluster_evidence(vectors, excluded, task.transition, 2 * wanted, seed)
+        else:
+            found = neighbor_evidence(vectors, excluded, task.transition, wanted)
     return processes.broadcast(found)
 
 
