@@ -64,9 +64,8 @@ def cluster_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, size
     """
     labels = excluded.to(vectors.device).float()
     matrix, points = transition.to(vectors.device, torch.float32), F.normalize(vectors.float())
-    found = torch.zeros_like(labels)
+    found, clusters = torch.zeros_like(labels), max(1, len(points) // size)
     for run in range(CLUSTERINGS):
-        clusters = max(1, len(points) // size)
         assignment = kmeans(points, clusters, address(seed, "neighbors", run), restarts=1).assignment.to(labels.device)
         counts = torch.zeros(clusters, labels.shape[1], device=labels.device).index_add_(0, assignment, labels)
         found += _log_likelihood(counts[assignment] - labels, labels, matrix) / CLUSTERINGS
