@@ -353,6 +353,8 @@ def run_for(options: RunFor) -> None:
         what = f"Nothing is open: no setting{asked} of the datasets in the cache lacks a run."
         if found.unmeasured:
             what = f"No open run{asked} can be planned."
+        if found.unmeasured and not has_gpu and options.device != "cpu":
+            what += " There is no GPU here; small networks also run with --device cpu."
         raise UserError(" ".join([what, *_left_out(found, speeds)]))
     if not (has_gpu or options.device == "cpu" or options.dry_run):
         minutes = plan.cost(found.runs, options.pack)

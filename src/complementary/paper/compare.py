@@ -123,8 +123,8 @@ def contrasts(study: Study, results: Results, protocol: Protocol) -> list[Contra
             first, second = known.get((where, a)), known.get((where, b))
             if first is not None and second is not None:
                 ours, last = (_compared(first.runs, second.runs, name) for name in (metric, LAST))
-                told = welch_of(first.entry.published, second.entry.published)
-                pairs.append(Contrast(first, second, ours, None if last is None else last.difference, told))
+                published = welch_of(first.entry.published, second.entry.published)
+                pairs.append(Contrast(first, second, ours, None if last is None else last.difference, published))
     return pairs
 
 
@@ -249,13 +249,13 @@ def tables_of(study: Study, results: Results, protocol: Protocol, only_run: bool
 def entries_table(found: Sequence[EntryResult], keys: list[str], columns: list[str]) -> Table:
     """A table with one row per entry; ``keys`` are names in `KEYS`, ``columns`` the titles of our metrics."""
     several, noise = len(lengths(found)) > 1, any(each.entry.noise for each in found)
-    told = noise or any(each.entry.published for each in found)
-    header = [*keys, *columns, *["published noise"] * noise, *["published", f"{columns[0]} - published"] * told]
+    published = noise or any(each.entry.published for each in found)
+    header = [*keys, *columns, *["published noise"] * noise, *["published", f"{columns[0]} - published"] * published]
     rows = []
     for each in found:
         numbers = [show_spread(each.spreads[column], True) for column in columns]
         numbers += [show_published(each.entry.noise)] * noise
-        numbers += [show_published(each.entry.published), show_signed(each.difference)] * told
+        numbers += [show_published(each.entry.published), show_signed(each.difference)] * published
         numbers += [str(each.runs.epochs or "")] * several
         rows.append([*(KEYS[key](each.entry) for key in keys), *numbers])
     return Table("", [*header, *["epochs"] * several], rows, len(keys))

@@ -130,12 +130,12 @@ def _markdown(*made: Table) -> str:
 def _summary(results: Results) -> str:
     """What holds, what fails and what is open, in ten lines."""
     lines = [_coverage(results)]
-    if told := in_short(readings(results)):
-        lines.append(f"**Augmentation decides how near the published numbers are**: {told}.")
-    if told := _distances(results):
+    if text := in_short(readings(results)):
+        lines.append(f"**Augmentation decides how near the published numbers are**: {text}.")
+    if text := _distances(results):
         lines.append(
             f"**Distance from the published numbers by protocol** (mean of \\|ours - published\\| in points, best on "
-            f"test, numbers in parentheses; only runs of {EPOCHS} epochs): {told}."
+            f"test, numbers in parentheses; only runs of {EPOCHS} epochs): {text}."
         )
     if reproduced := [one for one in readings(results) if one.complete]:
         names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in reproduced if one.reproduces]
@@ -144,8 +144,8 @@ def _summary(results: Results) -> str:
         )
     verdicts = {(c, p): judge(c, results, p) for c in published.claims() for p in PROTOCOLS}
     for word, title in WORDS_OF_VERDICTS.items():
-        if told := _told(verdicts, word):
-            lines.append(f"**{title}**: {told}.")
+        if text := _claims_with_verdict(verdicts, word):
+            lines.append(f"**{title}**: {text}.")
     contradicted = [c for c in published.claims() if own_tables(c).startswith(("fails", "contradicts"))]
     lines.append(f"**Contradicted by the paper's own tables, or by construction**: {_named(contradicted)}.")
     unknown = {c for (c, _), verdict in verdicts.items() if verdict is not None}
@@ -162,7 +162,7 @@ WORDS_OF_VERDICTS = {
 }
 
 
-def _told(verdicts: Mapping[tuple[str, Protocol], Verdict | None], word: str) -> str:
+def _claims_with_verdict(verdicts: Mapping[tuple[str, Protocol], Verdict | None], word: str) -> str:
     """The claims with this verdict, each with the protocols; a star means so far."""
     found: dict[str, list[str]] = {}
     for (claim, protocol), verdict in verdicts.items():
@@ -197,11 +197,11 @@ def _distances(results: Results) -> str:
             if runs.epochs == EPOCHS and (ours := runs.spread("accuracy_best_on_test")) is not None:
                 distance = abs(100 * ours.mean - entry.published.mean)
                 far.setdefault(protocol, {}).setdefault(entry.setting.mix, []).append(distance)
-    told = {
+    text = {
         protocol: ", ".join(f"{name} {statistics.fmean(values):.1f} ({len(values)})" for name, values in found.items())
         for protocol, found in far.items()
     }
-    return "; ".join(f"{protocol}: {text}" for protocol, text in told.items())
+    return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
 
 
 def _coverage(results: Results) -> str:
@@ -223,8 +223,8 @@ def _readings(results: Results) -> str:
     found = readings(results)
     if not found:
         return "Not run yet.\n"
-    told = finding(found)
-    return "\n".join([READINGS_INTRO, _markdown(readings_table(found)), *([f"In short: {told}.\n"] if told else [])])
+    text = finding(found)
+    return "\n".join([READINGS_INTRO, _markdown(readings_table(found)), *([f"In short: {text}.\n"] if text else [])])
 
 
 # --- theory ---------------------------------------------------------------------------------------------------------
@@ -367,8 +367,8 @@ def _ours_and_published(each: EntryResult | None) -> str:
         return ""
     ours = show_spread(each.ours, True) or "-"
     short = f" [{each.runs.epochs} epochs]" if each.runs.epochs not in (None, EPOCHS) else ""
-    told = "-" if each.entry.published is None else f"{each.entry.published.mean:.2f}"
-    return "" if ours == told == "-" else f"{ours}{short} / {told}"
+    text = "-" if each.entry.published is None else f"{each.entry.published.mean:.2f}"
+    return "" if ours == text == "-" else f"{ours}{short} / {text}"
 
 
 # --- what was run ---------------------------------------------------------------------------------------------------

@@ -86,8 +86,8 @@ def _cell(each: EntryResult, near: bool) -> str:
     if each.ours is None or each.entry.published is None:
         return ""
     mark = "**" if near else ""
-    ours, told = f"{100 * each.ours.mean:.2f} ({each.ours.count})", f"{each.entry.published.mean:.2f}"
-    return f"{mark}{ours} / {told}, {show_signed(each.difference)}{mark}"
+    ours, published = f"{100 * each.ours.mean:.2f} ({each.ours.count})", f"{each.entry.published.mean:.2f}"
+    return f"{mark}{ours} / {published}, {show_signed(each.difference)}{mark}"
 
 
 def finding(found: list[Reading]) -> str:
