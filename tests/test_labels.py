@@ -345,6 +345,39 @@ def test_encode_uses_the_order_of_the_given_classes():
     ]
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        *(lambda y, kind=kind: y.astype(kind) for kind in ("uint8", "uint16", "uint32", "int64", "float32", "float64")),
+        *(lambda y, kind=kind: pd.Series(y, dtype=kind) for kind in ("int64", "Int64", "float64")),
+        lambda y: torch.tensor(y).float(),
+        lambda y: [{float(label)} for label in y],
+        list,
+    ],
+)
+def test_encode_of_numbers_as_classes_does_not_depend_on_their_type(convert):
+    wanted = [[0, 1, 0], [1, 0, 0], [0, 1, 0]]
+    assert labels.encode(convert(np.array([1, 2, 1])), [2, 1, 3]).excluded.tolist() == wanted
+
+
+def test_encode_sorts_the_columns_of_a_frame_by_name():
+    frame = pd.DataFrame(NAMED, columns=PETS)
+    for order in (["ship", "dog", "cat"], ["dog", "ship", "cat"]):
+        assert labels.encode(frame, order).excluded.tolist() == labels.encode(frame[order]).excluded.tolist()
+    numbered = pd.DataFrame(NAMED, columns=[20, 30, 10])
+    assert labels.encode(numbered).classes == (20, 30, 10)
+    assert labels.encode(numbered, [10, 20, 30]).excluded.tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+    assert labels.encode(pd.DataFrame(NAMED), PETS).excluded.tolist() == NAMED  # columns without names
+    with pytest.raises(UserError, match="columns cat, dog, ship, but the classes are cat, dog, frog; name one column"):
+        labels.encode(frame, ["cat", "dog", "frog"])
+
+
+def test_encode_refuses_labels_with_and_without_not():
+    with pytest.raises(UserError, match=r"Some labels are 'cat' and others 'not cat'.* in the same way"):
+        labels.encode(["cat", "not cat", "dog"])
+    assert labels.encode(["cat", "not cat", "dog"], ["cat", "dog", "not cat"]).classes == ("cat", "dog", "not cat")
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.sets(st.text(min_size=1, max_size=4), min_size=1, max_size=3), min_size=1, max_size=12))
 def test_encode_keeps_sets_of_names(rows):

@@ -58,6 +58,8 @@ def atomic_write(path: Path, content: bytes | str | Iterable[str]) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+    except UserError:  # of what produces the content
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character, or without a name
         raise UserError(f"{path} cannot be written ({reason_of(error)}); the old file is unchanged.") from None
 

@@ -212,6 +212,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
         raise UserError(f"classes is {classes!r}, but there must be at least two classes.", "classes")
     labels, found = _plain(labels)
     names = found if classes is None or isinstance(classes, int) else _check_names(classes)
+    if found is not None and names is not None and isinstance(labels, Tensor):
+        labels = _order_columns(labels, found, names)
     count = classes if isinstance(classes, int) else None if names is None else len(names)
     if count is not None and names is not None and count != len(names):
         raise UserError(f"The labels have {len(names)} classes, but classes is {count}; they must match.", "classes")
@@ -224,7 +226,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
         several = any(isinstance(row, list) for row in rows)
         excluded = _from_sets(labels, count) if several else _from_vector(_as_tensor(labels), count)
     elif isinstance(labels, Tensor):
-        if labels.ndim == 1 and labels.dtype in _INTEGERS:
+        if labels.ndim == 1 and labels.dtype != torch.bool and _are_integers(labels):
+            labels = labels.long()
             if names is None and labels.unique().tolist() == [-1, 1]:  # the usual numbers of two classes
                 names, count = (-1, 1), 2
             if names is not None and not any(isinstance(name, str) for name in names):
@@ -235,7 +238,20 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
     return Encoded(check_excluded(excluded), names or tuple(range(excluded.shape[1])))
 
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+def _are_integers(values: Tensor) -> bool:
+    """Whether all values are integers, such as 2 or 2.0."""
+    return not values.is_floating_point() or bool((torch.isfinite(values) & (values == values.round())).all())
+
+
+def _order_columns(matrix: Tensor, columns: tuple[Hashable, ...], classes: tuple[Hashable, ...]) -> Tensor:
+    """The columns of a 0/1 DataFrame, [N, K], in the order of the classes."""
+    if set(columns) == set(classes):
+        return matrix[:, [columns.index(name) for name in classes]]
+    listed = [", ".join(map(str, names[:10])) + (", …" if len(names) > 10 else "") for names in (columns, classes)]
+    raise UserError(
+        f"The labels have the columns {listed[0]}, but the classes are {listed[1]}; name one column after each class, "
+        "or pass an array whose columns are in the order of the classes."
+    )
 
 
 def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
@@ -244,7 +260,7 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
     if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):  # DataFrame
         columns, labels = tuple(labels.columns), labels.to_numpy()
         if labels.dtype.kind in "biuf":
-            names = _check_names(columns) if all(isinstance(name, str) for name in columns) else None
+            names = None if columns == tuple(range(len(columns))) else _check_names(columns)  # 0 to K-1: not named
         else:
             return [[label for label in row if not _is_missing(label)] for row in labels.tolist()], None
     elif hasattr(labels, "cat") and hasattr(labels.cat, "categories"):  # Series of categories
@@ -301,6 +317,7 @@ def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int 
             flat.append(label)
     flat = _without_not(flat, names)
     if names is None:
+        _check_negations({label for label in flat if isinstance(label, str)})
         names = tuple(sorted({str(label) for label in flat}))
         if count is not None and count != len(names):
             raise UserError(
@@ -326,6 +343,16 @@ def _without_not(flat: list[Hashable], names: tuple[Hashable, ...] | None) -> li
     if any(distinct.values()) and all(found or YES_PREFIX.fullmatch(str(label)) for label, found in distinct.items()):
         raise UserError("Some labels say yes and some say not; convert them first with labels.from_answers(yes, no).")
     return flat
+
+
+def _check_negations(names: set[str]) -> None:
+    """Raise if some labels are written as ``cat`` and others as ``not cat``; two classes may be called so."""
+    for name in sorted(names) if len(names) > 2 else ():
+        if (found := NOT_PREFIX.fullmatch(name)) and found[1] in names:
+            raise UserError(
+                f"Some labels are {found[1]!r} and others {name!r}. A label names a class that the example does not "
+                'belong to, with or without "not"; write all of them in the same way, or pass classes.'
+            )
 
 
 def unknown_class(name: object, classes: Sequence[Hashable]) -> str:
@@ -479,10 +506,8 @@ def _as_tensor(rows: object) -> Tensor:
 def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
     if vector.ndim != 1 or len(vector) == 0:
         raise UserError(f"Labels have shape {list(vector.shape)}, but there must be one label per example, [N].")
-    if vector.is_floating_point():
-        if not bool((torch.isfinite(vector) & (vector == vector.round())).all()):
-            raise UserError("Labels must be integers (class indices), but there is a fraction, NaN or infinity.")
-        vector = vector.long()
+    if not _are_integers(vector):
+        raise UserError("Labels must be integers (class indices), but there is a fraction, NaN or infinity.")
     return one_hot(vector.long(), classes or _infer_classes(int(vector.max())))
 
 

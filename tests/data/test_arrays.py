@@ -34,6 +34,11 @@ def test_npz_accepts_names_of_other_libraries():
     }
 
 
+def test_npz_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"x\.npz does not exist; expected a file with arrays"):
+        arrays.open_npz(tmp_path / "x.npz", "x.npz")
+
+
 def test_npz_never_unpickles_objects():
     with pytest.raises(UserError, match="without objects"):
         decode_npz(npz(inputs=np.array([{"a": 1}], dtype=object)), "x.npz")
@@ -209,5 +214,5 @@ def test_example_file_refuses_other_files(tmp_path):
     np.savez(tmp_path / "b.npz", truth=[1, 2])
     with pytest.raises(UserError, match="no inputs"):
         read_example_file(tmp_path / "b.npz")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="does not exist"):
         read_example_file(tmp_path / "gone.npz")

@@ -100,6 +100,13 @@ def test_as_inputs_refuses_objects_that_are_no_numbers():
         as_inputs(np.array([["a", 1]], object))
 
 
+@pytest.mark.parametrize(("offset", "warned"), [(0, False), (1e5, False), (1e9, True)])
+def test_as_inputs_warns_if_differences_are_lost_in_float32(offset, warned, caplog):
+    values = np.arange(12.0).reshape(4, 3) + np.array([0, offset, 0])
+    as_inputs(values)
+    assert ("1 of 3 features have large values that differ little (feature 1: up to 1e+09" in caplog.text) == warned
+
+
 def test_as_inputs_does_not_copy_and_accepts_read_only_arrays():
     images, vectors = np.zeros((2, 3, 4, 4), np.uint8), np.zeros((2, 3), np.float32)
     for array in (images, vectors):

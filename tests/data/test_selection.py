@@ -12,6 +12,7 @@ from complementary.data.selection import (
     label_source,
     same_for_all_seeds,
     select,
+    transition_matrices,
     validation_split,
 )
 from complementary.errors import UserError
@@ -52,6 +53,12 @@ def test_select_without_any_labels_is_refused():
     dataset = Dataset("none", Split(torch.randn(4, 2)), None, ("a", "b"), (0.0,), (1.0,))
     with pytest.raises(UserError, match="none has no labels"):
         select(Config.of(), dataset)
+
+
+def test_an_estimated_matrix_does_not_start_from_the_generating_one():
+    excluded = torch.eye(3, dtype=torch.uint8)
+    options = Config.of(labels="biased:5", transition="estimate"), None, excluded, transitions.biased(3, 5)
+    assert all(torch.equal(matrix, transitions.uniform(3)) for matrix in transition_matrices(*options))
 
 
 def test_label_source_resolves_auto_and_setups():

@@ -63,6 +63,8 @@ def open_npz(content: bytes | Path, name: str) -> Arrays:
         content: The file, or its bytes.
         name: What messages call it.
     """
+    if isinstance(content, Path) and not content.exists():
+        raise UserError(f"{name} does not exist; expected a file with arrays (.npz).")
     with reading(f"{name} (.npz)", "save it with numpy.savez, without objects"):
         stream = content if isinstance(content, Path) else io.BytesIO(content)
         with zipfile.ZipFile(stream) as archive:
@@ -141,6 +143,23 @@ class ExampleFile:
     path: Path
     arrays: Arrays  # under the keys of `NAMES`; "train/inputs" is always there, and lengths match
     keys: list[str]  # name of each example: its row number from 0, unless the file gives names
+    features: tuple[str, ...] | None = None  # names of the columns of vectors, if the file has them
+
+    def in_order(self, features: tuple[str, ...] | None) -> Array:
+        """The inputs, with the columns in the order of ``features``; raises if they have other names."""
+        inputs = self.arrays["train/inputs"]
+        if features is None or self.features is None or features == self.features:
+            return inputs
+        if sorted(features) == sorted(self.features) and len(set(features)) == len(features):
+            return inputs[:, [self.features.index(name) for name in features]]
+        unknown, missing = (
+            [name for name in a if name not in b][:5] or ["none"]
+            for a, b in ((self.features, features), (features, self.features))
+        )
+        raise UserError(
+            f"{self.path} has other columns than the training data: unknown {', '.join(unknown)}; missing "
+            f"{', '.join(missing)}. Rename or add them, or leave the header out if the order is the same."
+        )
 
     @property
     def has_labels(self) -> bool:
@@ -235,7 +254,9 @@ def _read_csv(path: Path) -> ExampleFile:
             parts.append(_vectors(values, width, path))
             values.clear()
     parts.append(_vectors(values, width, path))
-    return ExampleFile(path, {"train/inputs": np.concatenate(parts) if len(parts) > 1 else parts[0]}, keys)
+    features = tuple(name.strip() for name in first[named:]) if text_only or named else None
+    inputs = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    return ExampleFile(path, {"train/inputs": inputs}, keys, features)
 
 
 def _read_parquet(path: Path) -> ExampleFile:
@@ -259,7 +280,8 @@ def _read_parquet(path: Path) -> ExampleFile:
         values = np.stack([table.column(name).to_numpy() for name in names], 1)
     key = next((columns[name].name for name in KEY_COLUMNS if name in columns), None)
     keys = range(len(values)) if key is None else table.column(key).to_pylist()
-    return ExampleFile(path, {"train/inputs": as_inputs(values, str(path)).numpy()}, list(map(str, keys)))
+    inputs = as_inputs(values, str(path)).numpy()
+    return ExampleFile(path, {"train/inputs": inputs}, list(map(str, keys)), None if lists else tuple(names))
 
 
 def _vectors(values: list[list[float]], width: int, path: Path) -> Array:

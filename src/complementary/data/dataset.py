@@ -1,5 +1,6 @@
 """`Dataset` and `Split`: inputs, class names and, where known, true or complementary labels."""
 
+import logging
 import warnings
 from dataclasses import dataclass
 
@@ -11,8 +12,11 @@ from torch import Tensor
 from complementary.errors import UserError
 from complementary.labels import check_classes, check_excluded
 
+log = logging.getLogger(__name__)
 CHECKED = 2**16  # rows that are checked for NaN at a time
 MANY_VALUES = 2**25  # of vectors; the moments of more are computed in parts
+FEW_ROWS = 1000  # that are checked for lost precision
+PRECISION = 0.5  # largest step between float32 values, in standard deviations of a feature
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class Dataset:
         flip: Whether a horizontal flip keeps the class. False for digits and text.
         head: Size of the largest class in the paper's long tails, where the paper fixes it.
         answers: The single answers behind ``train.excluded``, if there are several or if annotators are known.
+        features: Names of the features of vectors, if they are known.
     """
 
     name: str
@@ -102,6 +107,7 @@ class Dataset:
     flip: bool = True
     head: int | None = None
     answers: Answers | None = None
+    features: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -187,9 +193,12 @@ def as_inputs(X: ArrayLike, name: str = "X", contiguous: bool = True) -> Tensor:
     if array.ndim == 2 and array.dtype.kind in "fiubO":
         try:
             with np.errstate(over="ignore"):
-                return to_tensor(array.astype(np.float32, copy=False))
+                vectors = array.astype(np.float32, copy=False)
         except (TypeError, ValueError):
             raise UserError(f"{name} contains values that are not numbers; encode them first.") from None
+        if array.dtype.kind in "fiu" and not np.can_cast(array.dtype, np.float32):
+            _warn_about_lost_precision(array, name)
+        return to_tensor(vectors)
     if array.ndim not in (3, 4):
         raise UserError(f"{found}; expected vectors of numbers [N, D], or images uint8 [N, H, W] or [N, H, W, C].")
     if array.dtype != np.uint8:
@@ -201,6 +210,26 @@ def as_inputs(X: ArrayLike, name: str = "X", contiguous: bool = True) -> Tensor:
     elif array.shape[1] not in (1, 3):
         raise UserError(f"{found}; images must have 1 or 3 channels, first or last.")
     return to_tensor(array, contiguous)
+
+
+def _warn_about_lost_precision(vectors: NDArray[np.generic], name: str) -> None:
+    """Warn if float32 cannot represent how the values of a feature differ, such as seconds since 1970."""
+    some = np.asarray(vectors[:: max(1, len(vectors) // FEW_ROWS)], np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest, spread = np.abs(some).max(0, initial=0), some.std(0) if len(some) else np.zeros(some.shape[1])
+        lost = (spread > 0) & (largest * np.finfo(np.float32).eps > PRECISION * spread)
+    if lost.any():
+        k = int(lost.argmax())
+        log.warning(
+            "%s: %d of %d features have large values that differ little (feature %d: up to %.4g, standard deviation "
+            "%.2g). In float32 these differences are lost; subtract the mean first, for example with StandardScaler.",
+            name,
+            int(lost.sum()),
+            len(lost),
+            k,
+            largest[k],
+            spread[k],
+        )
 
 
 def to_tensor(array: NDArray[np.generic], contiguous: bool = True) -> Tensor:

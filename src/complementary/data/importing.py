@@ -116,6 +116,8 @@ def import_dataset(
             "head": None,
         }
         facts |= {"answers": parts[0].matched.counts}
+        if parts[0].features is not None:
+            facts |= {"features": parts[0].features}
         if parts[0].matched.answers is not None:
             facts |= {"annotators": parts[0].matched.answers.annotators}
         draft.manifest = {"name": name, "source": f"imported from {path.resolve()}", **facts}
@@ -194,6 +196,7 @@ class _Part:
     matched: Matched
     names: list[str] | None  # of the examples [M]; None: they are only numbered
     gray: bool = False  # all are gray images from files, with three equal channels
+    features: tuple[str, ...] | None = None
 
     def save(self, draft: cache.Draft, gray: bool) -> None:
         """Write the usable examples and their labels; only the first channel if ``gray``."""
@@ -228,6 +231,7 @@ class _Importer:
     draft: cache.Draft
     problems: Problems = field(default_factory=Problems)
     examples: int = 0
+    features: tuple[str, ...] | None = None  # names of the columns of vectors
 
     def read(self) -> tuple[tuple[str, ...], list[_Part]]:
         """Read the examples and their labels -> (class names, splits)."""
@@ -330,7 +334,7 @@ class _Importer:
 
     def _read(self, split: str, source: ExampleFile | _ImageFolder, matched: Matched) -> _Part:
         """The inputs of the matched examples; those that are not usable are marked and reported."""
-        good, gray = np.ones(len(matched.index), bool), False
+        good, gray, features = np.ones(len(matched.index), bool), False, None
         keys: list[str] | None = [source.keys[i] for i in matched.index]
         if isinstance(source, _ImageFolder):
             shape = (max(1, len(good)), 3, self.size, self.size)
@@ -344,7 +348,8 @@ class _Importer:
                 self.problems.add(kind, f"{source.keys[matched.index[i]]}: {reason}", "left out")
             self._note_identical(split, images, good, [source.keys[i] for i in matched.index])
         else:
-            inputs = _take(source.arrays["train/inputs"], matched.index)
+            inputs = _take(source.in_order(self.features), matched.index)
+            features = self.features = source.features if self.features is None else self.features
             for start in range(0, len(inputs) if inputs.dtype.kind == "f" else 0, ROWS):
                 part = inputs[start : start + ROWS]
                 good[start : start + ROWS] = np.isfinite(part).all(tuple(range(1, part.ndim)))
@@ -352,7 +357,7 @@ class _Importer:
                 self.problems.add(f"{split} rows with NaN or infinity", source.keys[matched.index[i]], "left out")
             if source.keys == [str(i) for i in range(len(source.keys))]:
                 keys = None
-        return _Part(split, inputs, good, matched, keys, gray)
+        return _Part(split, inputs, good, matched, keys, gray, features)
 
     def _note_identical(self, split: str, images: Array, good: NDArray[np.bool_], keys: list[str]) -> None:
         """Name the images that look exactly like an earlier one: they are kept, but are not independent."""

@@ -146,6 +146,7 @@ def to_dataset(stored: Stored, base: Mapping[str, Array] | None = None) -> Datas
             flip=bool(facts["flip"]),
             head=None if facts["head"] is None else int(facts["head"]),
             answers=_answers(arrays, tuple(facts.get("annotators", ()))),
+            features=tuple(map(str, facts["features"])) if facts.get("features") else None,
         )
 
 

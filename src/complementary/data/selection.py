@@ -182,10 +182,10 @@ def transition_matrices(
 
     Returns:
         The matrix for SCEL and URE, and that for the loss, [K, K] each. Only the second one may be an oracle. For
-        ``transition = estimate`` both are replaced after a first training.
+        ``transition = estimate`` both are uniform, until a first training has estimated them.
     """
     classes, source = excluded.shape[1], config.training.transition
-    known = transitions.uniform(classes) if generating is None else generating
+    known = transitions.uniform(classes) if generating is None or source == "estimate" else generating
     if source in ("auto", "estimate"):
         return known, known
     if source == "oracle":
