@@ -50,6 +50,26 @@ def test_estimate_of_balanced_classes_is_uniform_unless_labels_contradict_it():
     assert exact >= 16, "at the 5 % level, about 19 of 20"
 
 
+@pytest.mark.parametrize(("ratio", "sharpness"), [(8, 1.0), (8, 0.6), (1, 0.6)])
+def test_error_of_the_estimate_covers_the_true_shares(ratio, sharpness):
+    truth, matrix = long_tail(ratio, 1000), transitions.uniform(10)
+    share, distances = torch.bincount(truth) / len(truth), []
+    for seed in range(30):
+        probabilities = classifier(truth, 2.0, seed).pow(sharpness)
+        prior = priors.estimate(
+            probabilities / probabilities.sum(1, keepdim=True), labels.draw(truth, matrix, seed=seed), matrix
+        )
+        distances.append((prior.share - share).abs() / prior.error)
+    assert float((torch.stack(distances) > 2).double().mean()) < 0.1
+
+
+def test_estimate_from_yes_answers_for_many_classes_is_the_true_share():
+    truth = torch.repeat_interleave(torch.arange(200), torch.linspace(1, 20, 200).round().long())
+    excluded = 1 - torch.nn.functional.one_hot(truth)
+    found = priors.estimate(torch.full((len(truth), 200), 1 / 200), excluded, transitions.uniform(200))
+    assert (found.share * len(truth)).tolist() == pytest.approx(torch.bincount(truth).tolist(), rel=0.05, abs=0.3)
+
+
 def test_estimate_finds_a_long_tail_better_than_counts():
     truth, matrix = long_tail(100), transitions.uniform(10)
     share = torch.bincount(truth) / len(truth)

@@ -186,6 +186,12 @@ def test_thirds_sort_classes_by_size_and_leave_out_empty_ones():
     np.testing.assert_allclose(list(found.values()), [0.8, 0.4, 0.1])
 
 
+def test_thirds_without_test_examples_have_no_accuracy():
+    accuracy, counts = torch.tensor([0.8, float("nan"), 0.6]), torch.tensor([9, 5, 1])
+    assert thirds(accuracy.double(), counts) == pytest.approx({"head": 0.8, "middle": None, "tail": 0.6})
+    assert set(thirds(torch.ones(2), torch.tensor([85, 15])).values()) == {None}, "two classes have no thirds"
+
+
 @pytest.mark.parametrize(("classes", "sizes"), [(10, (4, 3, 3)), (20, (7, 7, 6)), (3, (1, 1, 1))])
 def test_thirds_are_as_even_as_they_can_be(classes, sizes):
     found = thirds(torch.arange(float(classes)), torch.arange(classes).flip(0))
@@ -335,6 +341,19 @@ def test_classes_differ_in_size_keeps_its_level_and_finds_tails():
     tail = torch.arange(5).repeat_interleave(torch.tensor([400, 200, 100, 50, 25]))
     assert classes_differ_in_size(labels.draw(tail, matrix), matrix)
     assert not classes_differ_in_size(labels.draw(tail, matrix), transitions.noisy(5, 0.2)), "singular"
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_classes_differ_in_size_uses_several_labels_per_example(count):
+    """The labels of an example share a weight, so they vary less than one label; 9 of 10 are a "yes" answer."""
+    matrix, found = transitions.uniform(10), {}
+    for share in (1.0, 2.0):
+        weights = torch.tensor([share] + 9 * [1.0])
+        truths = [torch.multinomial(weights, 1000, True, generator=generator(s, "y")) for s in range(100)]
+        drawn = [labels.draw(truth, matrix, count, seed=s) for s, truth in enumerate(truths)]
+        found[share] = sum(classes_differ_in_size(excluded, matrix, 0.05) for excluded in drawn)
+    assert found[1.0] <= 12
+    assert found[2.0] >= {3: 13, 9: 99}[count]
 
 
 # --- clusters -------------------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ def test_decay_falls_from_one_to_one_over_ratio():
         ("noisy:0.25", transitions.noisy(4, 0.25)),
         ("designed:1", transitions.designed(4, 1)),
         ("designed:2:0.75", transitions.designed(4, 2, 0.75)),
+        (transitions.to_text(transitions.biased(4, 3)), transitions.biased(4, 3)),
     ],
 )
 def test_parse_builds_the_matrix(spec, wanted):
@@ -166,7 +167,7 @@ def test_read_transition_names_a_missing_file(tmp_path):
         (lambda: transitions.designed(5, 5), "between 1 and 4"),
         (lambda: transitions.designed(5, 4, 0.2), r"least 0\.25"),
         (lambda: transitions.designed(5, 4, 1.0), "below 1"),
-        (lambda: transitions.designed(5, 1, 1.0), "below 1"),
+        (lambda: transitions.designed(5, 1, 1.0), "leave it out"),
         (lambda: transitions.designed(4, 2), "invertible"),
         (lambda: transitions.noisy(5, -0.1), r"rate is -0\.1"),
         (lambda: transitions.noisy(5, float("nan")), "rate is nan"),
@@ -254,6 +255,14 @@ def soft_predictions(count, prior, seed):
 
 
 SKEWED = torch.tensor([[0.05, 0.6, 0.25, 0.1], [0.2, 0.1, 0.1, 0.6], [0.45, 0.3, 0.0, 0.25], [0.1, 0.2, 0.68, 0.02]])
+
+
+def test_classes_that_the_labels_do_not_tell_apart_are_exchangeable():
+    truth = torch.arange(3).repeat_interleave(2000)
+    matrix = torch.tensor([[0.06, 0.9, 0.04], [0.5, 0.0, 0.5], [0.45, 0.45, 0.1]])
+    excluded = labels.draw(truth, matrix.double(), seed=0)
+    found = transitions.estimate_transition(torch.nn.functional.one_hot(truth), excluded)
+    assert found.exchangeable == [(0, 2)]
 
 
 def test_estimate_transition_of_a_perfect_classifier_is_a_count():

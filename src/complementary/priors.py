@@ -26,7 +26,8 @@ class Prior(NamedTuple):
 
     Attributes:
         share: Of each class, [K]; positive, with the sum 1.
-        error: Standard error of each share, [K]; NaN if the labels do not determine the classes.
+        error: Standard error of each share, [K]; NaN if the labels do not determine the classes. Of `estimate`: an
+            upper limit, with the bias of the classifier that the labels could not have shown.
     """
 
     share: Tensor
@@ -66,19 +67,22 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
         excluded: Complementary labels, [N, K].
         transition: How labels arise from classes, [K, K].
     """
-    beliefs = _expectation_maximization(probabilities, excluded, transition)
+    found = _expectation_maximization(probabilities, excluded, transition)
     raw, covariance = _unbiased(excluded, transition)
     if raw is None:
-        return Prior(_normalize(beliefs), torch.full((len(beliefs),), float("nan")))
+        return Prior(_normalize(found), torch.full((len(found),), float("nan")))
     equal = torch.full_like(raw, 1 / len(raw))
-    beliefs = (beliefs.clamp_min(1e-9) / equal) ** _evidence(raw - equal, covariance)
+    beliefs = (found.clamp_min(1e-9) / equal) ** _evidence(raw - equal, covariance)
     beliefs = beliefs / beliefs.sum()
     noise = covariance.diagonal().clamp_min(1e-12)
-    excess = (raw - beliefs).square().sum() * _evidence(raw - beliefs, covariance)
-    relative = excess / beliefs.square().sum()
-    bias = relative * beliefs.square()  # squared
-    share = (noise * beliefs + bias * raw) / (noise + bias)
-    return Prior(_normalize(share), (noise * bias / (noise + bias) + noise / len(excluded)).sqrt().float())
+    distance, size = (raw - beliefs).square().sum(), beliefs.square()
+    bias = distance * _evidence(raw - beliefs, covariance) * size / size.sum()  # squared
+    weight = bias / (noise + bias)  # of the unbiased estimate
+    share = (1 - weight) * beliefs + weight * raw
+    chance = (2 * covariance.square().sum()).sqrt()  # standard deviation of the distance of an unbiased `beliefs`
+    possible = ((distance - noise.sum()).clamp_min(0) + chance) * size / size.sum() + (found - beliefs).square()
+    error = (1 - weight).square() * torch.minimum(possible, noise) + weight.square() * noise
+    return Prior(_normalize(share), error.sqrt().float())
 
 
 def given(shares: tuple[float, ...], classes: int) -> Prior:
@@ -109,7 +113,8 @@ def _unbiased(excluded: Tensor, transition: Tensor) -> tuple[Tensor | None, Tens
 def _expectation_maximization(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """The prior [K] that makes predictions and labels most likely. Predictions assume the prior that is their mean."""
     q = probabilities.double().cpu().clamp_min(1e-9)
-    likelihood = (excluded.double().cpu() @ transition.double().cpu().clamp_min(1e-9).log().T).exp()  # [N, K]
+    logarithm = excluded.double().cpu() @ transition.double().cpu().clamp_min(1e-9).log().T  # [N, K]
+    likelihood = (logarithm - logarithm.amax(1, keepdim=True)).exp()
     implied = (q / q.sum(1, keepdim=True)).mean(0)
     weights, prior = q * likelihood / implied, implied
     for _ in range(ROUNDS):

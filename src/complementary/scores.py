@@ -241,6 +241,7 @@ def balanced_accuracy_interval(
     estimated: TransitionEstimate | None = None,
     further: Tensor | None = None,
     shares: Tensor | None = None,
+    names: Sequence[str] | None = None,
 ) -> AccuracyEstimate:
     """Estimate the accuracy on data with classes of equal size, from complementary labels of classes of any sizes.
 
@@ -254,6 +255,7 @@ def balanced_accuracy_interval(
         estimated: If the matrix was estimated: the estimate, whose error enters the interval.
         further: Labels of further examples from the same population, [M, K]. They make P(is k) more precise.
         shares: P(is k), [K], if it is known.
+        names: Of the classes, for messages; None: their numbers.
 
     Returns:
         No number if a class is too rare: its share is below four standard errors, or it has fewer than 30 examples.
@@ -270,9 +272,10 @@ def balanced_accuracy_interval(
     if shares is None and bool((sizes < RARE * error).any()):
         k = int((sizes / error).argmin())
         found = f"{100 * max(0.0, float(sizes[k])):.1f} ± {100 * float(error[k]):.1f} %"
-        return _no_estimate(count, "balanced", f"The share of class {k}, {found}, is too uncertain.")
+        return _no_estimate(count, "balanced", f"The share of class {_name(k, names)}, {found}, is too uncertain.")
     if (least := float(sizes.min()) * count) < FEW:
-        return _no_estimate(count, "balanced", f"Class {int(sizes.argmin())} has only about {least:.0f} examples.")
+        rarest = _name(int(sizes.argmin()), names)
+        return _no_estimate(count, "balanced", f"Class {rarest} has only about {least:.0f} examples.")
     chosen = torch.zeros_like(share).scatter_(1, predicted[:, None], 1)
     joint, marginal = chosen.T @ share / count, everything.mean(0)
 
@@ -293,18 +296,24 @@ def balanced_accuracy_interval(
     return _checked(AccuracyEstimate(value, value - half, value + half, count, "balanced"))
 
 
+def _name(k: int, names: Sequence[str] | None) -> str:
+    return str(k) if names is None else names[k]
+
+
 def classes_differ_in_size(excluded: Tensor, transition: Tensor, level: float = 0.01) -> bool:
     """Whether complementary labels [N, K] show that classes are not of equal size (a chi-squared test)."""
     share, matrix = _per_label(excluded.cpu()).double(), transition.double().cpu()
     if is_singular(matrix):
         return False
-    expected, observed = matrix.mean(0) * len(share), share.sum(0)
-    if bool((observed[expected <= 0] > 0).any()):
+    expected, known = matrix.mean(0), matrix.mean(0) > 0
+    if bool((share[:, ~known] > 0).any()):
         return True
-    known = expected > 0
-    statistic = ((observed - expected)[known] ** 2 / expected[known]).sum()
-    freedom = torch.tensor((int(known.sum()) - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(freedom, statistic / 2)) < level
+    free = int(known.sum()) - 1
+    statistic = len(share) * ((share.mean(0) - expected)[known] ** 2 / expected[known]).sum()
+    # the labels of an example share a weight, so they vary less than single ones (Rao and Scott 1981)
+    variance = (share.var(0, unbiased=False)[known] / expected[known]).sum() / free
+    half = torch.tensor(free / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(half, statistic / variance.clamp_min(1e-12) / 2)) < level
 
 
 def _second_moments(
@@ -355,7 +364,10 @@ def _not_invertible(matrix: Tensor, estimated: TransitionEstimate | None) -> str
     if is_singular(matrix):
         return "The transition matrix is singular, so the labels do not determine the classes."
     if estimated is not None and estimated.separation < 2:
-        return "The estimated transition matrix cannot be told from a singular one; more labels are needed."
+        return (
+            "The estimated transition matrix is too uncertain to be inverted; use more labels, or give the matrix, for "
+            "example transition = uniform."
+        )
     return ""
 
 
@@ -538,7 +550,7 @@ def _answer_likelihoods(excluded: Tensor, probabilities: Tensor, transition: Ten
     chance = transition * (1 - torch.eye(classes, dtype=torch.float64))
     chance = chance / chance.sum(1, keepdim=True)
     sizes = excluded.sum(1)
-    per_class = _log_sums(chance, int(sizes.max()) if len(sizes) else 0)  # [K, s + 1]
+    per_class = log_sums(chance, int(sizes.max()) if len(sizes) else 0)  # [K, s + 1]
     logs = chance.clamp_min(1e-300).log()
     right = torch.empty(len(excluded), dtype=torch.float64)
     wrong = torch.empty_like(right)
@@ -554,7 +566,7 @@ def _answer_likelihoods(excluded: Tensor, probabilities: Tensor, transition: Ten
     return right, wrong
 
 
-def _log_sums(chance: Tensor, largest: int) -> Tensor:
+def log_sums(chance: Tensor, largest: int) -> Tensor:
     """Logarithm of the sum over all sets of s classes of the product of their entries in a row: [K, K] -> [K, S+1]."""
     sums = torch.full((len(chance), largest + 1), -math.inf, dtype=torch.float64)
     sums[:, 0] = 0
@@ -572,13 +584,17 @@ def class_accuracy(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     return hits / torch.bincount(truth, minlength=classes).double()
 
 
-def thirds(accuracy: Tensor, counts: Tensor) -> dict[str, float]:
+def thirds(accuracy: Tensor, counts: Tensor) -> dict[str, float | None]:
     """Mean accuracy of the head, middle and tail third of the classes.
 
     Args:
-        accuracy: Accuracy of each class, [K].
+        accuracy: Accuracy of each class, [K]; NaN for a class without test examples.
         counts: Training examples of each class, int [K].
+
+    Returns:
+        A third without test examples has the value None; with fewer than three classes, all thirds have.
     """
     order = torch.argsort(counts, descending=True, stable=True)
-    parts = torch.tensor_split(accuracy[order], 3)
-    return {name: float(part.nanmean()) for name, part in zip(("head", "middle", "tail"), parts, strict=True)}
+    means = [float(part.nanmean()) for part in torch.tensor_split(accuracy[order], 3)]
+    known = [None if len(accuracy) < 3 or math.isnan(mean) else mean for mean in means]
+    return dict(zip(("head", "middle", "tail"), known, strict=True))

@@ -8,13 +8,14 @@ probability of a wrong label, one that excludes the true class.
     [[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]
 """
 
+import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from complementary.errors import UserError
@@ -88,6 +89,10 @@ def designed(classes: int, allowed: int, main: float | None = None) -> Tensor:
         raise UserError(
             f"A design allows {allowed} labels per class, but with {classes} classes it must be between 1 and "
             f"{classes - 1}."
+        )
+    if main is not None and allowed == 1:
+        raise UserError(
+            f"A design with one label per class gives it the probability 1, but {main:g} was given; leave it out."
         )
     if main is not None and not 1 / allowed <= main < 1:
         raise UserError(
@@ -192,12 +197,23 @@ def parse_matrix(content: bytes, name: str) -> NDArray[np.float64]:
         raise UserError(f"{name} is not a matrix of numbers separated by commas: {error}.") from None
 
 
+def to_text(matrix: ArrayLike) -> str:
+    """A matrix [K, K] in the form that `parse` reads."""
+    try:
+        values = np.asarray(matrix, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"transition is {matrix!r}; expected a name or a matrix of numbers.", "transition") from None
+    if values.ndim != 2 or values.shape[0] != values.shape[1]:
+        raise UserError(f"transition has shape {list(values.shape)}; expected a matrix [K, K].", "transition")
+    return f"matrix:{json.dumps(values.tolist())}"
+
+
 def parse(spec: str, classes: int, option: str | None = None) -> Tensor:
     """Build the matrix that a string describes.
 
     Args:
-        spec: ``uniform``, ``biased:RATIO``, ``noisy:RATE``, ``designed:COUNT``, ``designed:COUNT:SHARE`` or
-            ``matrix:FILE.csv``.
+        spec: ``uniform``, ``biased:RATIO``, ``noisy:RATE``, ``designed:COUNT``, ``designed:COUNT:SHARE``,
+            ``matrix:FILE.csv`` or ``matrix:[[...], ...]``.
         classes: Number of classes K.
         option: The option that ``spec`` is the value of, for error messages.
 
@@ -214,6 +230,8 @@ def _parse(spec: str, classes: int) -> Tensor:
     kind, _, value = spec.partition(":")
     if kind == "uniform" and not value:
         return uniform(classes)
+    if kind == "matrix" and value.startswith("[["):
+        return check_transition(torch.tensor(json.loads(value), dtype=torch.float64), classes)
     if kind == "matrix" and value:
         return read_transition(value, classes)
     if kind == "designed":
@@ -286,6 +304,18 @@ class TransitionEstimate:
         """
         left, values, right = torch.linalg.svd(self.unshrunk)
         return float(values[-1]) / max(1e-12, math.sqrt(self.variance(torch.outer(left[:, -1], right[-1]))))
+
+    @property
+    def exchangeable(self) -> list[tuple[int, int]]:
+        """Pairs of a class and a label that examples of the class get as rarely as the class itself (two errors).
+
+        The class of an example shows as the label that it does not get. If there are two such labels, the estimate may
+        have exchanged classes.
+        """
+        error, own = self.error, self.unshrunk.diagonal()[:, None]
+        distance = (self.unshrunk - own) / (error**2 + error.diagonal()[:, None] ** 2).sqrt().clamp_min(1e-12)
+        found = (distance < 2).fill_diagonal_(False).nonzero()
+        return [(int(i), int(j)) for i, j in found]
 
     @property
     def _sum(self) -> Tensor:
@@ -407,15 +437,15 @@ def _shrink(matrix: Tensor, variance: Tensor, examples: Tensor) -> Tensor:
     off = precise.masked_fill(eye, 0)
     weight = off.sum(0) / off.sum()
     for _ in range(100):  # the MM algorithm for Luce's choice model: T[y, k] = m_k / (1 - m_y)
-        pull = off.sum(1) / (1 - weight).clamp_min(1e-12)
-        weight = off.sum(0) / (pull.sum() - pull).clamp_min(1e-300)
+        row_rate = off.sum(1) / (1 - weight).clamp_min(1e-12)
+        weight = off.sum(0) / (row_rate.sum() - row_rate).clamp_min(1e-300)
         weight = weight / weight.sum()
     simple = (1 - rate) * _without_diagonal(weight.clamp_min(1e-12)) + rate * torch.eye(classes, dtype=matrix.dtype)
     information = 1 / variance.clamp_min(1e-12)
-    trust = (simple**2 * information).clamp_max(1e6)  # entries weigh by how well their relative deviation is known
+    certainty = (simple**2 * information).clamp_max(1e6)  # entries weigh by how well their relative deviation is known
     deviation = (matrix - simple) ** 2 / simple.clamp_min(1e-6) ** 2
     noise = variance / simple.clamp_min(1e-6) ** 2
-    spread = float(((deviation - noise) * trust).sum() / trust.sum())
+    spread = float(((deviation - noise) * certainty).sum() / certainty.sum())
     kept = max(spread, 0.0) * simple**2
     shrunk = simple + kept / (kept + variance.clamp_min(1e-15)) * (matrix - simple)
     return _normalize_rows(shrunk.clamp_min(0), simple)
