@@ -154,6 +154,28 @@ def test_predict_npz_equals_npy(cll, trained, tmp_path):
     assert named == [["name", *plain[0]], *([f"n{i}", *row] for i, row in enumerate(plain[1:]))]
 
 
+def test_predict_brings_named_columns_into_the_order_of_the_training(cll, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path / "cache"))
+    points = np.random.default_rng(0).normal(size=(60, 3)).round(3)
+    rows = [",".join(map(str, point)) for point in points.tolist()]
+    (tmp_path / "v.csv").write_text("\n".join(["a,b,c", *rows]) + "\n")
+    (tmp_path / "other.csv").write_text("\n".join(["c,a,b", *(f"{c},{a},{b}" for a, b, c in points)]) + "\n")
+    (tmp_path / "unknown.csv").write_text("\n".join(["a,b,d", *rows]) + "\n")
+    answers = [f"{i},not {'xyz'[i % 3]}" for i in range(60)]
+    (tmp_path / "answers.csv").write_text("\n".join(["id,answer", *answers]) + "\n")
+    given = ("--labels", tmp_path / "answers.csv", "--out", "named")
+    assert cll("data", "import", tmp_path / "v.csv", *given)[0] == 0
+    options = ("--mix", "none", "--batch", 16, "--epochs", 1, "--out", tmp_path / "x")
+    assert cll("train", "--data", "named", *options)[0] == 0
+    usual, other = (cll("predict", tmp_path / "x", tmp_path / f"{name}.csv")[1] for name in ("v", "other"))
+    assert len(table(usual)) == 61
+    assert usual == other
+    code, _, error = cll("predict", tmp_path / "x", tmp_path / "unknown.csv", "--out", tmp_path / "p.csv")
+    assert code == 2
+    assert "unknown d; missing c" in error
+    assert "cannot be written" not in error
+
+
 def test_predict_csv_equals_npy_for_a_run_on_vectors(cll, tmp_path):
     points = np.random.default_rng(0).normal(size=(60, 4))
     np.savez(tmp_path / "v.npz", inputs=points, excluded=np.eye(3)[np.arange(60) % 3])

@@ -136,6 +136,18 @@ def test_report_of_a_run_is_a_page_and_a_csv(cll, finished):
     rows = list(csv.DictReader((finished / "report-answers.csv").read_text().splitlines()))
     assert len(rows) >= 50
     assert rows[0]["answer"].startswith("not ")
+    assert 'href="report-uncertain.csv"' in page
+    ask = list(csv.DictReader((finished / "report-uncertain.csv").read_text().splitlines()))
+    assert len(ask) == 200
+    certainty = [float(row["probability"]) for row in ask]
+    assert certainty == sorted(certainty)
+    assert all(float(row["second_probability"]) <= float(row["probability"]) for row in ask)
+
+
+def test_one_fold_is_refused(cll, finished):
+    status, _, error = cll("report", finished, "--folds", 1)
+    assert status == 2
+    assert "The option folds is 1, but it must be at least 2, or 0 for none" in error
 
 
 def test_report_of_a_run_to_another_place(cll, finished, tmp_path):

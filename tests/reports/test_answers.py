@@ -57,7 +57,7 @@ def test_find_answer_issues_ranks_planted_errors_first():
     assert planted[ranked.is_issue].sum() / planted.sum() > 0.35
     assert planted[:20].mean() >= 0.9  # those that are sent back to the annotators first
     assert planted.mean() < 0.04  # a random choice
-    assert ranked.expected_wrong == pytest.approx(planted.sum(), rel=0.35)
+    assert float((1 - ranked.quality).sum()) == pytest.approx(planted.sum(), rel=0.35)
 
 
 def test_find_answer_issues_finds_nothing_in_clean_answers():
@@ -150,6 +150,61 @@ def test_scores_are_probabilities_for_any_input(seed, classes, count):
         assert ((scores >= 0) & (scores <= 1)).all()
 
 
+def simulate_both(rate, yes_rate, count=4000, classes=8, seed=0):
+    """As `simulate`, but a quarter of the answers are "yes", a share ``yes_rate`` of which names a wrong class."""
+    probabilities, excluded, wrong = simulate(count, classes, rate=rate, seed=seed)
+    rng = np.random.default_rng(seed)
+    quarter = count // 4
+    cumulated = probabilities.cumsum(1).numpy()
+    truth = (rng.random((count, 1)) > cumulated).sum(1).clip(0, classes - 1)  # drawn from the model
+    is_wrong = rng.random(quarter) < yes_rate
+    named = (truth[:quarter] + is_wrong * rng.integers(1, classes, quarter)) % classes
+    excluded[:quarter] = 1
+    excluded[np.arange(quarter), named] = 0
+    wrong_example = wrong.any(1)
+    wrong_example[:quarter] = is_wrong
+    return probabilities, excluded, wrong_example
+
+
+@pytest.mark.parametrize(("rate", "yes_rate"), [(0.03, 0.03), (0.03, 0.3), (0.08, 0.0), (0.0, 0.1)])
+def test_rates_of_not_and_yes_answers_are_separate(rate, yes_rate):
+    """With one rate for both, right "yes" answers were flagged: 2 % wrong "not" answers meant 62 % wrong "yes"."""
+    probabilities, excluded, wrong = simulate_both(rate, yes_rate)
+    noise = estimate_answer_noise(excluded, probabilities)
+    assert noise.rate == pytest.approx(rate, abs=max(3 * noise.error, 0.005))
+    assert noise.yes_rate == pytest.approx(yes_rate, abs=max(3 * noise.yes_error, 0.005))
+    assert (noise.p_value < 0.05) == (rate > 0)
+    assert (noise.yes_p_value < 0.05) == (yes_rate > 0)
+    wanted = 0.75 * rate + 0.25 * yes_rate / 7
+    assert noise.label_rate.value == pytest.approx(wanted, abs=3 * noise.label_rate.error)
+    ranked = rank_answers(excluded, probabilities)
+    assert len(ranked.example) == 4000  # one entry per answer, also for "yes"
+    planted = wrong[ranked.example]
+    for kind, right in ((ranked.is_yes, 1 - yes_rate), (~ranked.is_yes, 1 - rate)):
+        found = ranked.is_issue & kind
+        if right == 1:
+            assert not found.any()
+        else:
+            assert found.sum() >= 5
+            expected = (1 - ranked.quality[found]).sum()
+            assert planted[found].sum() == pytest.approx(expected, abs=3 + 1.5 * np.sqrt(expected))
+        assert ranked.quality[kind].mean() == pytest.approx(right, abs=0.03)
+    pruned = rank_answers(excluded, probabilities, filter_by="prune_by_noise_rate").is_issue.sum()
+    assert pruned == pytest.approx(wrong.sum(), rel=0.35)
+
+
+def test_a_given_rate_is_that_of_yes_answers_too():
+    probabilities, excluded, _ = simulate_both(0.05, 0.05, count=400)
+    noise = rank_answers(excluded, probabilities, noise_rate=0.05).noise
+    assert (noise.rate, noise.yes_rate) == pytest.approx((0.05, 0.05))
+    scores = get_answer_quality_scores(excluded, probabilities, noise_rate=0.05)
+    calibrated = (probabilities.log() / noise.temperature).softmax(1)
+    for i in range(20):  # a slow reference of Bayes' rule for "yes"
+        named = int(excluded[i].argmin())
+        joint = [float(p) * (0.95 if k == named else 0.05 / 7) for k, p in enumerate(calibrated[i])]
+        assert scores[i] == pytest.approx(joint[named] / sum(joint), abs=1e-6)
+
+
 def test_examples_without_answers_are_no_issue():
     probabilities, excluded, _ = simulate(500)
     excluded[:100] = 0
@@ -192,3 +247,12 @@ def test_names_of_classes_are_read_in_the_order_of_the_columns():
         with pytest.raises(UserError) as caught:
             function(answers, probabilities)
         assert caught.value.option == "classes"
+
+
+def test_yes_answers_for_many_classes_are_judged():
+    """Products of 200 probabilities are below the smallest float64."""
+    truth = torch.arange(400) % 200
+    excluded = 1 - torch.nn.functional.one_hot(truth)
+    probabilities = (torch.nn.functional.one_hot(truth) + 0.01).double()
+    noise = estimate_answer_noise(excluded, probabilities / probabilities.sum(1, keepdim=True))
+    assert noise.rate == pytest.approx(0, abs=1e-3)

@@ -56,6 +56,12 @@ def test_worst_confusions_are_the_planted_ones():
     assert [(i, j) for i, j, _ in worst] == [(0, 1), (1, 2), (2, 3)]
 
 
+def test_estimated_accuracy_without_a_contrary_label_has_an_error():
+    found = estimate_accuracy(torch.zeros(100).long(), torch.eye(10)[torch.full((100,), 3)], transitions.uniform(10))
+    assert found.value == pytest.approx(1)
+    assert found.error == pytest.approx(0.09), "what one contrary label of 100 changes"
+
+
 def test_estimate_accuracy_agrees_with_scores():
     _, predicted, excluded = simulate(500)
     logits = torch.nn.functional.one_hot(predicted, K).float()

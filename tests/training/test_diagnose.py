@@ -98,6 +98,49 @@ def test_errors_of_answers_are_part_of_the_estimate(noisy):
     assert report.accuracies[0].estimate.value > plain.estimate.value + 0.1
 
 
+def test_interval_includes_the_case_that_no_answer_is_wrong(noisy):
+    """Confident mistakes of the model cannot be told from wrong answers."""
+    report = noisy[3]
+    considered = [a for a in report.accuracies if "wrong answers considered" in a.name]
+    plain = next(a for a in report.accuracies if "if no answer is wrong" in a.name)
+    assert considered
+    for found in considered:
+        low, high = found.interval()
+        assert low < plain.estimate.value < high
+
+
+def test_wrong_answers_are_not_considered_if_the_labels_were_drawn(tmp_path):
+    """Then the matrix is known. A tenth of the examples look like another class: confident mistakes."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, K, 2400)
+    inputs = rng.normal(size=(2400, 8)) + 4.0 * np.eye(K, 8)[truth]
+    moved = rng.random(2400) < 0.1
+    inputs[moved] = np.roll(inputs[moved], 1, 1)
+    np.savez(tmp_path / "x.npz", inputs=inputs, y=truth)
+    run(CONFIG.with_(data=str(tmp_path / "x.npz"), labels="uniform"), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=4, device="cpu", baselines=False)
+    assert report.answers.noise.p_value < 0.01, "the model does not fit"
+    assert not any("considered" in a.name for a in report.accuracies)
+    low, high = report.accuracies[0].interval()
+    found = open_run(tmp_path / "run")
+    right = found.probabilities(torch.arange(len(found.index))).argmax(1) == found.truth
+    assert low < float(right.double().mean()) < high
+
+
+def test_report_describes_the_class_prior(tmp_path):
+    write_data(tmp_path / "x.npz", 0.0, 600)
+    options = {"self_training": 1, "epochs": 2, "holdout": 0.1}
+    cases = {
+        "0.5,0.1,0.1,0.1,0.1,0.1": "given, from 10.0 % (class 1) to 50.0 % (class 0)",
+        "uniform": "equal shares, as given",
+    }
+    for prior, wanted in cases.items():
+        folder = tmp_path / prior
+        run(CONFIG.with_(data=str(tmp_path / "x.npz"), prior=prior, **options), folder, device="cpu")
+        report = diagnose(folder, folds=0, device="cpu", baselines=False)
+        assert dict(report.basis)["class prior"] == wanted
+
+
 def test_baselines_are_estimated_and_counted(noisy):
     report = noisy[3]
     always = [b for b in report.baselines if b.name.startswith("Always")]
@@ -128,7 +171,7 @@ def test_text_summary_names_the_main_figures(noisy):
 
 def test_uncertain_examples_are_those_with_the_smallest_margin(noisy):
     report = noisy[3]
-    assert len(report.uncertain) == 12
+    assert len(report.uncertain) == 200
     best = [row.probabilities[0] for row in report.uncertain]
     assert best == sorted(best)
     assert best[0] < 0.6

@@ -31,6 +31,12 @@ def test_open_run_knows_an_estimated_matrix(tmp_path):
     assert open_run(tmp_path).transition.tolist() == result["data"]["transition"]
 
 
+def test_open_run_of_a_long_tail_with_an_oracle_matrix(tmp_path):
+    config = CONFIG.with_(long_tail=5.0, loss="fwd", transition="oracle")
+    run(config, tmp_path, device="cpu")
+    assert torch.equal(open_run(tmp_path).transition, build_task(config).transition)
+
+
 def test_weights_are_named(tmp_path):
     run(CONFIG.with_(holdout=0.0), tmp_path, device="cpu")
     assert open_run(tmp_path).weights == "last"

@@ -14,11 +14,11 @@ from complementary.errors import UserError
 from complementary.training import neighbors
 from complementary.training.neighbors import (
     EXPECTED,
-    OTHER_CLASS,
+    UNRELATED,
     cluster_evidence,
     neighbor_counts,
     neighbor_evidence,
-    other_class,
+    unrelated_share,
 )
 from complementary.training.run import build_trainer
 
@@ -62,7 +62,7 @@ def test_neighbor_evidence_is_the_likelihood_of_the_labels_of_the_neighbors(clas
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosine = unit @ unit.T - 9 * np.eye(count)
     share, counts = excluded.mean(0), np.stack([excluded[np.argsort(-row)[:3]].sum(0) for row in cosine])
-    other = float(other_class(*(torch.from_numpy(part).float() for part in (counts, excluded, matrix))))
+    other = float(unrelated_share(*(torch.from_numpy(part).float() for part in (counts, excluded, matrix))))
     for i in range(count):
         nearest = np.argsort(-cosine[i])
         if count > 4 and cosine[i, nearest[2]] - cosine[i, nearest[3]] < 1e-6:
@@ -94,32 +94,36 @@ def neighborhoods(count, classes, other, neighbors=50):
     ],
     ids=["uniform", "several", "biased", "20 classes"],
 )
-def test_other_class_finds_the_share_of_neighbors_of_another_class(other, matrix, per_example, count):
+def test_unrelated_share_finds_the_share_of_unrelated_neighbors(other, matrix, per_example, count):
     truth = torch.arange(count) % len(matrix)
     excluded = labels.draw(truth, matrix, per_example, 0).float()
-    found = other_class(excluded[neighborhoods(count, len(matrix), other)].sum(1), excluded, matrix.float())
+    found = unrelated_share(excluded[neighborhoods(count, len(matrix), other)].sum(1), excluded, matrix.float())
     assert float(found) == pytest.approx(other, abs=0.1)
 
 
 @pytest.mark.parametrize(("classes", "count"), [(10, 300), (50, 2000), (100, 10_000)])
-def test_other_class_is_the_expected_share_if_labels_show_nothing(classes, count):
+def test_unrelated_share_is_the_expected_share_if_labels_show_nothing(classes, count):
     """Without averaging, the estimates are anything between the limits."""
     truth, matrix = torch.arange(count) % classes, transitions.uniform(classes)
     near = neighborhoods(count, classes, 0.5)
     for seed in range(8):
         excluded = labels.draw(truth, matrix, 1, seed).float()
-        assert float(other_class(excluded[near].sum(1), excluded, matrix.float())) == pytest.approx(EXPECTED, abs=0.2)
+        assert float(unrelated_share(excluded[near].sum(1), excluded, matrix.float())) == pytest.approx(
+            EXPECTED, abs=0.2
+        )
 
 
-def test_other_class_is_limited():
+def test_unrelated_share_is_limited():
     eye, matrix = torch.eye(4), transitions.uniform(4).float()
     own = eye.repeat(1000, 1)
-    assert float(other_class(50 * own, own, matrix)) == pytest.approx(OTHER_CLASS[0]), "labels agree more than by class"
-    assert float(other_class(50 * (1 - own), own, matrix)) == pytest.approx(OTHER_CLASS[1])
+    assert float(unrelated_share(50 * own, own, matrix)) == pytest.approx(UNRELATED[0]), (
+        "labels agree more than by class"
+    )
+    assert float(unrelated_share(50 * (1 - own), own, matrix)) == pytest.approx(UNRELATED[1])
     nothing = torch.zeros(4, 4)
-    assert float(other_class(nothing, nothing, matrix)) == pytest.approx(EXPECTED), "no labels at all"
+    assert float(unrelated_share(nothing, nothing, matrix)) == pytest.approx(EXPECTED), "no labels at all"
     others = own[torch.randperm(4000, generator=torch.Generator().manual_seed(0))]
-    assert float(other_class(others, own, torch.full((4, 4), 0.25))) == pytest.approx(EXPECTED, abs=0.01), (
+    assert float(unrelated_share(others, own, torch.full((4, 4), 0.25))) == pytest.approx(EXPECTED, abs=0.01), (
         "labels say nothing"
     )
 
@@ -148,7 +152,7 @@ def test_cluster_evidence_is_the_likelihood_of_the_labels_of_the_other_members(m
     member = torch.randint(4, (60,), generator=random)
     vectors = torch.eye(4)[member] + 0.01 * torch.randn(60, 4, generator=random)  # clusters that k-means must find
     excluded, matrix = labels.draw(member % 3, transitions.uniform(3), 1, 0), transitions.uniform(3)
-    monkeypatch.setattr(neighbors, "OTHER_CLASS", (0.4, 0.4))
+    monkeypatch.setattr(neighbors, "UNRELATED", (0.4, 0.4))
     found, share = cluster_evidence(vectors, excluded, matrix, 15, 0), excluded.double().mean(0)
     for i in range(60):
         others = [j for j in range(60) if j != i and member[j] == member[i]]
@@ -204,7 +208,7 @@ def test_negative_number_of_neighbors_is_refused():
     assert caught.value.option == "neighbors"
 
 
-def test_search_logs_the_estimated_share_of_other_classes(caplog):
+def test_search_logs_the_estimated_share_of_unrelated_neighbors(caplog):
     vectors = torch.eye(4).repeat_interleave(50, 0)  # four tight clusters
     truth = torch.arange(4).repeat_interleave(50)
     matrix = transitions.uniform(4)

@@ -19,6 +19,15 @@ def test_load_predicts_as_in_training(tmp_path, quick):
         assert float((predicted == test.truth).float().mean()) == pytest.approx(result[f"accuracy_{weights}"])
 
 
+def test_predictor_takes_arrays_and_warns_about_another_range_of_pixels(tmp_path, quick, caplog):
+    run(quick, tmp_path)
+    images, predictor = data.load("digits").test.inputs[:20], load(tmp_path)
+    assert torch.equal(predictor(images.numpy()), predictor(images))
+    assert not caplog.text
+    predictor(images // 16)
+    assert "largest pixel value is 15, below the mean of the training images" in caplog.text
+
+
 def test_load_without_a_selected_epoch_uses_the_last(tmp_path, quick):
     run(quick.with_(holdout=0.0), tmp_path)
     assert load(tmp_path).classes == tuple("0123456789")
@@ -134,7 +143,7 @@ def test_read_examples_from_csv(tmp_path, text, names):
         ("text.csv", "a,b\n1,2\n3,x\n", "line 3: expected 2 numbers, found '3,x'"),
         ("empty.csv", "", "is empty"),
         ("none.npy", None, "cannot be read"),
-        ("none.npz", None, "cannot be read"),
+        ("none.npz", None, "does not exist"),
         ("none.csv", None, "cannot be read"),
         ("x.txt", "rows", "is not an image"),
     ],

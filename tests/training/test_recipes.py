@@ -146,6 +146,13 @@ def test_weight_decay_on_features_of_patches_falls_with_the_number_of_images(exa
     assert resolve(config, dataset, CPU).training.weight_decay == pytest.approx(wanted)
 
 
+def test_weight_decay_on_features_of_patches_follows_the_examples_of_the_run():
+    inputs, truth = torch.zeros(1, 1, 16, 16, dtype=torch.uint8).expand(14400, -1, -1, -1), torch.arange(14400) % 10
+    dataset = Dataset("own", Split(inputs, truth=truth), None, tuple("0123456789"), *moments(inputs))
+    config = Config.of(recipe="features", encoder="patches", head=360)
+    assert resolve(config, dataset, CPU).training.weight_decay == pytest.approx(0.01)
+
+
 def test_recipes_on_features_do_without_an_encoder_for_vectors():
     config = Config.of(recipe="self-training", labels="given", epochs=1, self_training=1, batch=64)
     assert resolve(config, VECTORS, CPU).dataset.inputs == "raw"

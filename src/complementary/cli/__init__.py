@@ -23,7 +23,7 @@ COMMANDS = {  # a module of this package with a function main(arguments) -> one 
     "data": "list, download, show, import and remove datasets",
     "predict": "apply a trained run to images or vectors",
     "export": "write a trained run as ONNX, torch program or weights",
-    "bench": "measure the speed of this machine",
+    "bench": "measure the speed of this machine (in a clone of the repository)",
 }
 
 

@@ -94,7 +94,7 @@ def _predict_file(model: "Predictor", inputs: Path, fit: str, all_classes: bool)
         for index, reason in failures.items():
             logger.warning("%s cannot be read: %s", paths[index], reason)
     else:
-        names, examples = read_examples(inputs)
+        names, examples = read_examples(inputs, model.features)
     for i, row in enumerate(_predict(model, examples, all_classes), start=-1):
         row = [""] * len(row) if i in failures else row
         yield row if names is None else [names[i] if i >= 0 else title, *row]

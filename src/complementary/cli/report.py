@@ -103,9 +103,11 @@ def _write_page(options: Report, folder: Path) -> None:
         )
     answers = out.with_name(f"{out.stem}-answers.csv")  # not answers.csv, which may be the user's own table
     atomic_write(answers, report.answers_csv())
-    atomic_write(out, page(report, answers.name, options.top))
+    uncertain = out.with_name(f"{out.stem}-uncertain.csv")
+    atomic_write(uncertain, report.uncertain_csv())
+    atomic_write(out, page(report, answers.name, uncertain.name, options.top))
     print(report.text())
-    print(f"Report: {out}\nAnswers to check: {answers}")
+    print(f"Report: {out}\nAnswers to check: {answers}\nExamples to ask about next: {uncertain}")
 
 
 def _print_tables(options: Report) -> None:

@@ -75,7 +75,7 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     unmixed = {"oracle_noise_ratio"} if result["config"]["mixing"]["mix"] == "none" else set()
     rows = [[ROWS[key], _show(result, key)] for key in ROWS if result.get(key) is not None and key not in unmixed]
     if result["images_per_second"] is not None:
-        rows.append(["training speed", f"{result['images_per_second']:,.0f} images/s on {result['device']}"])
+        rows.append(["training speed", f"{result['images_per_second']:,.0f} examples/s on {result['device']}"])
     print_table((), rows)
     for note in result.get("estimate_notes", []):
         print(note)

@@ -33,6 +33,8 @@ from torch import Tensor
 
 from complementary import labels, transitions
 from complementary.errors import UserError, one_of
+from complementary.reports.confusions import Estimated
+from complementary.scores import log_sums
 
 RankName = Literal["posterior", "self_confidence", "normalized_margin"]
 FilterName = Literal["posterior", "prune_by_noise_rate", "predicted_class"]
@@ -48,16 +50,24 @@ LOG_TEMPERATURES = tuple(x / 4 for x in range(-6, 11))  # the first search: temp
 class AnswerNoise:
     """How often answers are wrong, estimated without true labels.
 
+    "Not" and "yes" answers have rates of their own. An example whose answers exclude all classes but one of at least
+    three has a "yes" answer.
+
     Attributes:
-        rate: Share of the answers that exclude the true class.
+        rate: Share of the "not" answers that exclude the true class.
         error: Standard error of the rate; infinite if the likelihood is flat, 0 if the rate was given.
-        p_value: Probability of such a likelihood ratio if no answer were wrong. Above `SIGNIFICANCE`, no answer counts
-            as an issue.
+        p_value: Probability of such a likelihood ratio if no "not" answer were wrong. Above `SIGNIFICANCE`, no such
+            answer counts as an issue.
         temperature: The probabilities are p^(1 / temperature), normalized: above 1, the model was too confident.
         temperature_error: Standard error of the logarithm of the temperature.
         log_likelihood: Mean log-likelihood of the answers of an example.
         transition: The probability of each answer given the class, float64 [K, K], with an error rate that is one
-            standard error lower: it is used to accuse single answers, so it errs on the side of the annotators.
+            standard error lower: it decides about single answers, and a right answer should not be flagged.
+        label_rate: Probability that an excluded class, drawn from those of a random example, is the true one. A rate
+            that is not significant counts as 0.
+        yes_rate: Share of the "yes" answers that are wrong.
+        yes_error: Standard error of ``yes_rate``; infinite without such answers.
+        yes_p_value: As ``p_value``, for "yes" answers.
     """
 
     rate: float
@@ -67,6 +77,15 @@ class AnswerNoise:
     temperature_error: float
     log_likelihood: float
     transition: NDArray[np.float64]
+    label_rate: Estimated
+    yes_rate: float = 0.0
+    yes_error: float = math.inf
+    yes_p_value: float = 1.0
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the answers show that some of them are wrong."""
+        return min(self.p_value, self.yes_p_value) <= SIGNIFICANCE
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,8 @@ class RankedAnswers:
 
     Attributes:
         example: Position of the example, int [M].
-        answer: The class that the answer excludes, int [M].
+        answer: The class that the answer excludes, int [M]; for a "yes" answer, the most probable of those classes.
+        is_yes: Whether it is a "yes" answer (see `AnswerNoise`), bool [M].
         quality: Probability that the answer is right, [M].
         predicted: The most probable class of the example, before its answers are considered, int [M].
         probability: Probability of the excluded class, after calibration and before the answers are considered, [M].
@@ -85,6 +105,7 @@ class RankedAnswers:
 
     example: NDArray[np.int64]
     answer: NDArray[np.int64]
+    is_yes: NDArray[np.bool_]
     quality: NDArray[np.float64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float64]
@@ -95,11 +116,6 @@ class RankedAnswers:
     def expected_precision(self) -> float:
         """Expected share of wrong answers among the issues, by their own probabilities; NaN without issues."""
         return float((1 - self.quality[self.is_issue]).mean()) if self.is_issue.any() else math.nan
-
-    @property
-    def expected_wrong(self) -> float:
-        """Expected number of wrong answers in all."""
-        return float((1 - self.quality).sum())
 
 
 # --- the functions of the module --------------------------------------------------------------------------------------
@@ -189,8 +205,7 @@ def get_answer_quality_scores(
         wrong = probabilities
     else:
         wrong = (probabilities - _best_other(probabilities) + 1) / 2
-    worst: NDArray[np.float64] = torch.where(given > 0, wrong, 0.0).amax(1).numpy()
-    return 1 - worst
+    return 1 - _of_worst(given, wrong, method == "posterior").numpy()
 
 
 def rank_answers(
@@ -219,22 +234,25 @@ def rank_answers(
     noise = noise or _noise(given, probabilities, transition, noise_rate)
     wrong = _posterior(given, probabilities, noise)
     predicted = probabilities.argmax(1)
-    example, answer = given.nonzero(as_tuple=True)
-    score = wrong[example, answer]
+    example, answer = _single_answers(given, wrong).nonzero(as_tuple=True)
+    yes = _is_yes(given)[example]
+    score = torch.where(yes, _of_worst(given, wrong, summed=True)[example], wrong[example, answer])
     order = score.argsort(descending=True, stable=True)
-    example, answer, score = example[order], answer[order], score[order]
+    example, answer, yes, score = example[order], answer[order], yes[order], score[order]
     if filter_by == "posterior":
         issue = score > 0.5
     elif filter_by == "prune_by_noise_rate":
-        issue = torch.arange(len(score)) < round(noise.rate * len(score))
+        expected = noise.rate * int((~yes).sum()) + noise.yes_rate * int(yes.sum())
+        issue = torch.arange(len(score)) < round(expected)
     else:
-        issue = predicted[example] == answer
-    if filter_by != "predicted_class" and noise.p_value > SIGNIFICANCE:
-        issue = torch.zeros_like(issue)
+        issue = (given[example, predicted[example]] > 0) & (yes | (predicted[example] == answer))
+    if filter_by != "predicted_class":
+        issue &= torch.where(yes, noise.yes_p_value <= SIGNIFICANCE, noise.p_value <= SIGNIFICANCE)
     calibrated = (probabilities.clamp_min(1e-12).log() / noise.temperature).softmax(1)
     return RankedAnswers(
         example.numpy(),
         answer.numpy(),
+        yes.numpy(),
         1 - score.numpy(),
         predicted[example].numpy(),
         calibrated[example, answer].numpy(),
@@ -252,9 +270,10 @@ def estimate_answer_noise(
 ) -> AnswerNoise:
     """Estimate how often answers are wrong, without true labels.
 
-    An answer is drawn from ``(1 - rate) transition + rate identity``. The rate and the temperature of the probabilities
-    maximize the likelihood of all answers, with a wide normal prior of the log-temperature (mean 0, deviation 1). The
-    temperature is needed because the confident mistakes of a model look like wrong answers.
+    A "not" answer is drawn from ``(1 - rate) transition + rate identity``; a "yes" answer names the true class with
+    probability ``1 - yes_rate``, else any other one. The rates and the temperature of the probabilities maximize the
+    likelihood of all answers, with a wide normal prior of the log-temperature (mean 0, deviation 1). The temperature is
+    needed because the confident mistakes of a model look like wrong answers.
 
     Args:
         excluded: As in `find_answer_issues`.
@@ -269,24 +288,54 @@ def estimate_answer_noise(
     if len(given) == 0:
         raise UserError("There are no answers; each example needs at least one class that it is not.")
 
-    def best_rate(log_temperature: float, precision: float = 1e-4) -> tuple[float, float]:
-        likelihood = _likelihood(logs / math.exp(log_temperature), given, base)
-        highest = LARGEST / len(base)
-        return _golden(lambda rate: likelihood(rate) - log_temperature**2 / 2 / len(given), 0.0, highest, precision)
+    yes = _is_yes(given)
+    parts = [(~yes, LARGEST / len(base)), (yes, LARGEST * (1 - 1 / len(base)))]  # of "not" and "yes", the largest rate
+    logs_of, given_of = [logs[rows] for rows, _ in parts], [given[rows] for rows, _ in parts]
 
-    start = max(LOG_TEMPERATURES, key=lambda value: best_rate(value, 0.01)[1])
-    log_temperature, value = _golden(lambda x: best_rate(x)[1], start - 0.25, start + 0.25, 0.01)
-    rate, _ = best_rate(log_temperature)
-    # without errors any temperature is allowed: a model that knows nothing must not count as a sign of wrong answers
-    _, without = _golden(lambda x: _likelihood(logs / math.exp(x), given, base)(0.0), -1.5, 6.0, 0.01)
-    ratio = 2 * len(given) * max(0.0, value - without)
-    p_value = 0.5 * math.erfc(math.sqrt(ratio / 2)) if rate > 0 else 1.0  # half: a rate is never below zero
-    error, temperature_error = _standard_errors(logs, given, base, rate, log_temperature)
-    matrix = with_errors(base, rate)
-    wrong = (given * (logs / math.exp(log_temperature) + _given_class(given, matrix)).softmax(1)).sum() / given.sum()
-    share = float(wrong) if rate > 0 else 0.0  # the rate, unless examples have several answers, which all differ
-    cautious = with_errors(base, max(rate - error, rate / 2)).numpy()
-    return AnswerNoise(share, error, p_value, math.exp(log_temperature), temperature_error, value, cautious)
+    def best(log_temperature: float, precision: float = 1e-4, without: int | None = None) -> tuple[list[float], float]:
+        """The rates of both kinds and the mean log-likelihood; ``without``: the kind that has no errors."""
+        rates, total = [0.0, 0.0], -(log_temperature**2) / 2 / len(given)
+        for kind, (_, highest) in enumerate(parts):
+            if len(given_of[kind]):
+                likelihood = _likelihood(logs_of[kind] / math.exp(log_temperature), given_of[kind], base)
+                if kind == without:
+                    value = likelihood(0.0)
+                else:
+                    rates[kind], value = _golden(likelihood, 0.0, highest, precision)
+                total += value * len(given_of[kind]) / len(given)
+        return rates, total
+
+    def p_value(kind: int) -> float:
+        # without errors any temperature is allowed: a model that knows nothing must not count as a sign of errors
+        _, without = _golden(lambda x: best(x, without=kind)[1] + x**2 / 2 / len(given), -1.5, 6.0, 0.01)
+        ratio = 2 * len(given) * max(0.0, value - without)
+        return 0.5 * math.erfc(math.sqrt(ratio / 2)) if rates[kind] > 0 else 1.0  # half: a rate is never below zero
+
+    start = max(LOG_TEMPERATURES, key=lambda value: best(value, 0.01)[1])
+    log_temperature, value = _golden(lambda x: best(x)[1], start - 0.25, start + 0.25, 0.01)
+    rates, _ = best(log_temperature)
+    error, yes_error, temperature_error = _standard_errors(logs, given, base, rates, log_temperature)
+    share = 0.0
+    if rates[0] > 0:  # the rate, unless examples have several answers, which all differ
+        prediction, matrix = logs_of[0] / math.exp(log_temperature), with_errors(base, rates[0])
+        wrong = given_of[0] * (prediction + _given_class(given_of[0], matrix, 0.0)).softmax(1)
+        share = float(wrong.sum() / given_of[0].sum())
+    p_values = p_value(0), p_value(1)
+    found = (Estimated(share, error), Estimated(rates[1], yes_error))
+    significant = [e if p <= SIGNIFICANCE else Estimated(0.0, 0.0) for e, p in zip(found, p_values, strict=True)]
+    return AnswerNoise(
+        rate=share,
+        error=error,
+        p_value=p_values[0],
+        temperature=math.exp(log_temperature),
+        temperature_error=temperature_error,
+        log_likelihood=value,
+        transition=with_errors(base, _cautious(rates[0], error)).numpy(),
+        label_rate=_label_rate(yes, len(base), *significant),
+        yes_rate=rates[1],
+        yes_error=yes_error,
+        yes_p_value=p_values[1],
+    )
 
 
 def class_posterior(excluded: object, pred_probs: ArrayLike | Tensor, noise: AnswerNoise) -> NDArray[np.float64]:
@@ -376,70 +425,124 @@ def _noise(
     given, logs = given[keep], logs[keep]
 
     def likelihoods(log_temperature: float) -> Tensor:
-        return _log_likelihoods((logs / math.exp(log_temperature)).log_softmax(1), given, matrix)
+        return _log_likelihoods((logs / math.exp(log_temperature)).log_softmax(1), given, matrix, rate)
 
     best, value = _golden(lambda x: float(likelihoods(x).mean()) - x**2 / 2 / max(1, len(logs)), -1.5, 2.5, 0.01)
     slope = (likelihoods(best + 1e-3) - likelihoods(best - 1e-3)) / 2e-3
     error = 1 / math.sqrt(float((slope**2).sum()) + 1)
-    return AnswerNoise(rate, 0.0, 0.0, math.exp(best), error, value, matrix.numpy())
+    return AnswerNoise(
+        rate=rate,
+        error=0.0,
+        p_value=0.0,
+        temperature=math.exp(best),
+        temperature_error=error,
+        log_likelihood=value,
+        transition=matrix.numpy(),
+        label_rate=_label_rate(_is_yes(given), len(matrix), Estimated(rate, 0.0), Estimated(rate, 0.0)),
+        yes_rate=rate,
+        yes_error=0.0,
+        yes_p_value=0.0,
+    )
 
 
 def _posterior(given: Tensor, probabilities: Tensor, noise: AnswerNoise) -> Tensor:
     """Class probabilities [N, K] given the prediction and the answers; for an answer, that it is wrong."""
     prediction = (probabilities.clamp_min(1e-12).log() / noise.temperature).log_softmax(1)
-    return (prediction + _given_class(given, torch.from_numpy(noise.transition))).softmax(1)
+    yes_rate = _cautious(noise.yes_rate, noise.yes_error)
+    return (prediction + _given_class(given, torch.from_numpy(noise.transition), yes_rate)).softmax(1)
+
+
+def _cautious(rate: float, error: float) -> float:
+    """The rate that decides about single answers: a standard error lower, so that right ones are not flagged."""
+    return max(rate - error, rate / 2)
+
+
+def _label_rate(yes: Tensor, classes: int, no: Estimated, confirmed: Estimated) -> Estimated:
+    """How often an excluded class is the true one, from the rates of "not" and "yes" answers."""
+    share = float(yes.double().mean()) if len(yes) else 0.0
+    weights = (1 - share, share / (classes - 1))
+    value = weights[0] * no.value + weights[1] * confirmed.value
+    return Estimated(value, math.hypot(weights[0] * min(no.error, 1.0), weights[1] * min(confirmed.error, 1.0)))
+
+
+def _is_yes(given: Tensor) -> Tensor:
+    """The rows that leave one class of at least three, bool [N]."""
+    return (given.sum(1) == given.shape[1] - 1) & torch.tensor(given.shape[1] > 2)
+
+
+def _single_answers(given: Tensor, wrong: Tensor) -> Tensor:
+    """The answers, bool [N, K]; of a "yes" answer, which excludes many classes, only the most probable class."""
+    worst = torch.where(given > 0, wrong, -1.0).argmax(1)
+    only = torch.nn.functional.one_hot(worst, given.shape[1]).bool()
+    return (given > 0) & (only | ~_is_yes(given)[:, None])
+
+
+def _of_worst(given: Tensor, wrong: Tensor, summed: bool) -> Tensor:
+    """The largest value in ``wrong`` of the answers of each example, [N]; ``summed``: the sum for "yes" answers."""
+    excluded = torch.where(given > 0, wrong, 0.0)
+    worst = excluded.amax(1)
+    return torch.where(_is_yes(given), excluded.sum(1).clamp_max(1), worst) if summed else worst
 
 
 def _likelihood(logs: Tensor, given: Tensor, base: Tensor) -> Callable[[float], float]:
-    """The mean log-likelihood of the answers as a function of the error rate, for predictions softmax(logs) [N, K]."""
+    """The mean log-likelihood of answers of one kind as a function of the error rate; predictions softmax(logs)."""
     prediction = logs.softmax(1)
+    if bool(_is_yes(given).all()):
+        named = ((1 - given) * prediction).sum(1)
+        other = (1 - named) / (len(base) - 1)
+        return lambda rate: float(((1 - rate) * named + rate * other).clamp_min(1e-12).log().mean())
     if bool((given.sum(1) == 1).all()):  # then the probability of an answer is linear in the rate
         right = (given * (prediction @ base)).sum(1)
         wrong = (given * prediction).sum(1)
         return lambda rate: float(((1 - rate) * right + rate * wrong).clamp_min(1e-12).log().mean())
     log_prediction = logs.log_softmax(1)
-    return lambda rate: float(_log_likelihoods(log_prediction, given, with_errors(base, rate)).mean())
+    return lambda rate: float(_log_likelihoods(log_prediction, given, with_errors(base, rate), 0.0).mean())
 
 
-def _log_likelihoods(log_prediction: Tensor, given: Tensor, matrix: Tensor) -> Tensor:
+def _log_likelihoods(log_prediction: Tensor, given: Tensor, matrix: Tensor, yes_rate: float) -> Tensor:
     """Log-probability of the answers of each example, [N]."""
-    return (log_prediction + _given_class(given, matrix)).logsumexp(1)
+    return (log_prediction + _given_class(given, matrix, yes_rate)).logsumexp(1)
 
 
-def _given_class(given: Tensor, matrix: Tensor) -> Tensor:
+def _given_class(given: Tensor, matrix: Tensor, yes_rate: float) -> Tensor:
     """Log-probability [N, K] of the answers of each example for each class.
 
-    Answers are independent given the class, and those of an example differ: a set of m answers has the product of their
-    probabilities, divided by the sum of these products over all sets of m classes.
+    "Not" answers are independent given the class, and those of an example differ: a set of m answers has the product of
+    their probabilities, divided by the sum of these products over all sets of m classes. A "yes" answer names the class
+    with probability ``1 - yes_rate``, else any other one.
     """
-    matrix = matrix.clamp_min(1e-12)
-    sizes = given.sum(1).long()
-    sums = torch.zeros(int(sizes.max()) + 1, len(matrix), dtype=torch.float64)  # [m, true class]
-    sums[0] = 1
-    for column in matrix.T:  # elementary symmetric polynomials of each row
-        sums[1:] = sums[1:] + column * sums[:-1].clone()
-    return given @ matrix.log().T - sums[sizes].log()
+    matrix, sizes, yes = matrix.clamp_min(1e-12), given.sum(1).long(), _is_yes(given)
+    sizes = torch.where(yes, 0, sizes)
+    several = given @ matrix.log().T - log_sums(matrix, int(sizes.max()) if len(sizes) else 0).T[sizes]
+    right, wrong = 1 - yes_rate, yes_rate / max(1, len(matrix) - 1)
+    confirmed = torch.where(given > 0, math.log(max(wrong, 1e-12)), math.log(max(right, 1e-12)))
+    return torch.where(yes[:, None], confirmed, several)
 
 
 def _standard_errors(
-    logs: Tensor, given: Tensor, base: Tensor, rate: float, log_temperature: float
-) -> tuple[float, float]:
-    """Of rate and log-temperature: from the spread of the derivatives of the log-likelihood (outer-product form)."""
-    rate = max(rate, 1e-4)
+    logs: Tensor, given: Tensor, base: Tensor, rates: list[float], log_temperature: float
+) -> tuple[float, float, float]:
+    """Of both rates and the log-temperature: from the spread of the slopes of the log-likelihood (outer product)."""
+    rates = [max(rate, 1e-4) for rate in rates]
 
-    def each(rate: float, log_temperature: float) -> Tensor:
+    def each(no: float, yes: float, log_temperature: float) -> Tensor:
         prediction = (logs / math.exp(log_temperature)).log_softmax(1)
-        return _log_likelihoods(prediction, given, with_errors(base, rate))
+        return _log_likelihoods(prediction, given, with_errors(base, no), yes)
 
-    step = rate / 10
-    by_rate = (each(rate + step, log_temperature) - each(rate - step, log_temperature)) / (2 * step)
-    by_temperature = (each(rate, log_temperature + 1e-3) - each(rate, log_temperature - 1e-3)) / 2e-3
-    slopes = torch.stack([by_rate, by_temperature], 1)
-    information = slopes.T @ slopes + torch.diag(torch.tensor([0.0, 1.0], dtype=torch.float64))  # 1: of the prior
-    if float(torch.linalg.det(information)) <= 1e-12:
-        return math.inf, 1 / math.sqrt(float(information[1, 1]))
-    variance = torch.linalg.inv(information).diagonal().sqrt().tolist()
-    return variance[0], variance[1]
+    slopes = []
+    for place, step in enumerate((rates[0] / 10, rates[1] / 10, 1e-3)):
+        low, high = [*rates, log_temperature], [*rates, log_temperature]
+        low[place], high[place] = low[place] - step, high[place] + step
+        slopes.append((each(*high) - each(*low)) / (2 * step))
+    matrix = torch.stack(slopes, 1)
+    information = matrix.T @ matrix + torch.diag(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))  # 1: of the prior
+    known = [place for place in range(3) if float(information[place, place]) > 1e-12]  # else: no such answers
+    errors = [math.inf, math.inf, 1 / math.sqrt(float(information[2, 2]))]
+    part = information[known][:, known]
+    if float(torch.linalg.det(part)) > 1e-12:
+        for place, variance in zip(known, torch.linalg.inv(part).diagonal().tolist(), strict=True):
+            errors[place] = math.sqrt(variance)
+    return errors[0], errors[1], errors[2]
 
 
 def _best_other(probabilities: Tensor) -> Tensor:

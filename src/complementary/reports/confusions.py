@@ -110,11 +110,16 @@ def estimate_prior(excluded: Tensor, transition: Tensor) -> list[Estimated]:
 
 
 def estimate_accuracy(predicted: Tensor, excluded: Tensor, transition: Tensor) -> Estimated:
-    """Estimated share of right predictions: int [N], [N, K], [K, K]."""
+    """Estimated share of right predictions: int [N], [N, K], [K, K].
+
+    The error is never 0: it includes the change that one more, contrary label would make.
+    """
     if len(predicted) == 0:
         return _unknown()
     right = class_estimates(excluded, transition).gather(1, predicted.cpu()[:, None])[:, 0]
-    return Estimated(float(right.mean()), float(right.std(unbiased=False)) / math.sqrt(len(right)))
+    inverse = class_estimates(torch.eye(len(transition)), transition)
+    widest = float(inverse.max() - inverse.min()) / len(right)
+    return Estimated(float(right.mean()), math.hypot(float(right.std(unbiased=False)) / math.sqrt(len(right)), widest))
 
 
 def class_estimates(excluded: Tensor, transition: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from complementary.errors import import_optional
 from complementary.reports import figures
-from complementary.reports.answers import SIGNIFICANCE
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions
 from complementary.reports.run_report import Accuracy, ClassRow, RunReport, describe_noise, percent
@@ -43,20 +42,21 @@ table.facts td { text-align: left; overflow-wrap: anywhere; } table.facts td:fir
 </style>"""
 
 
-def page(report: RunReport, csv_name: str | None = None, top: int = 24) -> str:
+def page(report: RunReport, csv_name: str | None = None, uncertain_name: str | None = None, top: int = 24) -> str:
     """Make the page.
 
     Args:
         report: The content.
         csv_name: Name of the CSV file of suspicious answers beside the page; None: there is none.
-        top: Number of suspicious answers to show.
+        uncertain_name: The same for the file of uncertain examples.
+        top: Number of suspicious answers and of uncertain examples to show.
     """
     parts = [STYLE, f"<h1>{html.escape(report.title)}</h1>", *_lead(report)]
     parts += _section("Wrong answers", _answers(report, csv_name, top))
     parts += _section("Classes", _classes(report.by_class))
     parts += _section("Confusions", [part for c in report.confusions for part in _confusions(c, report.classes)])
     parts += _section("Calibration", [part for c in report.calibrations for part in _calibration(c)])
-    parts += _section("Most uncertain examples", _uncertain(report))
+    parts += _section("Most uncertain examples", _uncertain(report, uncertain_name, top))
     parts += _section("Annotators", _annotators(report))
     parts += _section("What the model rests on", [_facts(report.basis)] if report.basis else [])
     return figures.page(report.title, parts)
@@ -127,10 +127,10 @@ def _answers(report: RunReport, csv_name: str | None, top: int) -> list[str]:
     ranked = report.answers
     if ranked is None:
         return []
-    link = "" if csv_name is None else f' More of them: <a href="{html.escape(csv_name)}">{html.escape(csv_name)}</a>.'
+    link = _link(csv_name)
     parts = [f"<p>{html.escape(describe_noise(ranked, report.issues)).capitalize()}.{link}</p>"]
     tiles = []
-    significant = ranked.noise.p_value <= SIGNIFICANCE
+    significant = ranked.noise.is_significant
     for found in report.ranked(top):
         place = found.place
         wrong = f"{100 * (1 - float(ranked.quality[place])):.0f} % likely wrong"
@@ -151,16 +151,21 @@ def _answers(report: RunReport, csv_name: str | None, top: int) -> list[str]:
     return [*parts, f'<div class="tiles">{"".join(tiles)}</div>']
 
 
-def _uncertain(report: RunReport) -> list[str]:
+def _link(name: str | None) -> str:
+    """Where the rest of a list is, if it was written."""
+    return "" if name is None else f' More of them: <a href="{html.escape(name)}">{html.escape(name)}</a>.'
+
+
+def _uncertain(report: RunReport, name: str | None, top: int) -> list[str]:
     if not report.uncertain:
         return []
     tiles = []
-    for row in report.uncertain:
+    for row in report.uncertain[:top]:
         pairs = zip(row.classes, row.probabilities, strict=True)
         lines = [f"<b>{html.escape(report.name_of(row.example))}</b>"]
         lines += [f"{html.escape(name)} {100 * value:.0f} %" for name, value in pairs]
         tiles.append(_tile(report, row.example, lines))
-    text = "<p>Ask for one more answer about these first; the model knows least about them.</p>"
+    text = f"<p>Ask for one more answer about these first; the model knows least about them.{_link(name)}</p>"
     return [text, f'<div class="tiles">{"".join(tiles)}</div>']
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from complementary.reports.answers import SIGNIFICANCE, RankedAnswers
+from complementary.reports.answers import RankedAnswers
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions, Estimated
 from complementary.reports.tables import csv
@@ -105,7 +105,7 @@ class RunReport:
         confusions: Confused classes, estimated and, with a test set, oracle.
         answers: All answers of the examples, the most suspicious one first.
         out_of_sample: Whether the prediction behind each ranked answer came from a model that had not seen it, [M].
-        uncertain: The most uncertain examples.
+        uncertain: The most uncertain examples, the least certain one first.
         annotators: Rows of annotator, number of answers, estimated error rate; empty if they are not named.
         basis: What the model rests on: pairs of name and value.
         notes: Sentences about what was not possible, or holds with a reservation.
@@ -183,6 +183,18 @@ class RunReport:
             )
         return csv(header, rows)
 
+    def uncertain_csv(self) -> str:
+        """The examples for which one more answer would help most as CSV, to ask annotators about."""
+        header = ["rank", "example", "model_says", "probability", "second_class", "second_probability"]
+        rows: list[list[Any]] = []
+        for row in self.uncertain:
+            example = str(row.example) if self.names is None else self.names[row.example]
+            pairs = [
+                cell for name, p in zip(row.classes, row.probabilities, strict=True) for cell in (name, f"{p:.3f}")
+            ]
+            rows.append([len(rows) + 1, example, *pairs])
+        return csv(header, rows)
+
     def text(self) -> str:
         """The summary for a terminal."""
         lines = [self.title, ""]
@@ -217,19 +229,29 @@ class RunReport:
 
 def describe_noise(answers: RankedAnswers, issues: int) -> str:
     """One sentence about wrong answers."""
-    noise, count = answers.noise, len(answers.example)
-    rate = f"an estimated {100 * noise.rate:.1f} ± {100 * noise.error:.1f} % of {count:,} are wrong"
+    noise, count, yes = answers.noise, len(answers.example), int(answers.is_yes.sum())
+    if not noise.is_significant:
+        return (
+            f"there is no significant sign of wrong ones among {count:,} "
+            f"(p = {min(noise.p_value, noise.yes_p_value):.2g}), which may also mean that the model is too weak to "
+            "tell; the most suspicious ones come first"
+        )
     if noise.error == 0:  # the transition matrix says so
         rate = f"{100 * noise.rate:.1f} % of {count:,} are wrong, by the transition matrix"
-    if noise.p_value > SIGNIFICANCE:
-        return (
-            f"there is no significant sign of wrong ones among {count:,} (p = {noise.p_value:.2g}), which may also "
-            "mean that the model is too weak to tell; the most suspicious ones come first"
-        )
+    elif not yes:
+        rate = f"an estimated {_rate(noise.rate, noise.error)} of {count:,} are wrong"
+    else:
+        kinds = [(noise.rate, noise.error, count - yes, "not"), (noise.yes_rate, noise.yes_error, yes, "yes")]
+        shown = [f"{_rate(r, e)} of {n:,} “{word}” answers" for r, e, n, word in kinds if n]
+        rate = f"an estimated {' and '.join(shown)} are wrong"
     if issues == 0:
         return f"{rate}; no single one is clearly wrong"
     precision = f"{100 * answers.expected_precision:.0f} %"
     return f"{rate}; {issues:,} look wrong (expected precision of this list: {precision})"
+
+
+def _rate(rate: float, error: float) -> str:
+    return f"{100 * rate:.1f} ± {100 * error:.1f} %"
 
 
 def show(accuracy: Accuracy) -> str:

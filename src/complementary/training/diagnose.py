@@ -18,9 +18,9 @@ from complementary.data.selection import label_source
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
+from complementary.errors import require
 from complementary.reports.answers import (
     MAX_RATE,
-    SIGNIFICANCE,
     AnswerNoise,
     RankedAnswers,
     class_posterior,
@@ -47,7 +47,9 @@ from complementary.training.run import BASELINES
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
 SEEN = "the encoder was pretrained on"
-UNCORRECTED = "Estimated accuracy of this model, if no answer is wrong"
+OF_THIS_MODEL = "Estimated accuracy of this model"
+UNCORRECTED = f"{OF_THIS_MODEL}, if no answer is wrong"
+MAX_UNCERTAIN = 200  # examples for which one more answer is suggested
 MAX_IN_SAMPLE = 10_000  # training examples to predict without a GPU, which takes minutes for images
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
 
@@ -70,7 +72,7 @@ def diagnose(
         folds: Parts of a cross-fit, which predicts every example by a model that has not seen its answers. 0: none;
             then only the answers of the validation split are judged out of sample. None: 5, if that takes less than
             about three minutes.
-        top: Number of suspicious answers and of uncertain examples to show with their images.
+        top: Number of suspicious answers and of uncertain examples that have images in the report.
         baselines: Whether to fit a linear layer to the raw inputs for comparison.
         device: Where to compute.
         progress: Called after every training step of the cross-fit.
@@ -92,7 +94,7 @@ def diagnose(
     if test is not None and truth is not None:
         confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
         calibrations.append(calibration(test, truth=truth))
-    uncertain = _uncertain(run, judged, top)
+    uncertain = _uncertain(run, judged, max(top, MAX_UNCERTAIN))
     annotator_of, given_as = _as_given(run, answers, max(4 * top, 200))
     report = RunReport(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
@@ -112,7 +114,7 @@ def diagnose(
         annotator_of=annotator_of,
         given_as=given_as,
     )
-    shown = {found.example for found in report.ranked(top)} | {row.example for row in uncertain}
+    shown = {found.example for found in report.ranked(top)} | {row.example for row in uncertain[:top]}
     return dataclasses.replace(report, images=_images(run, shown))
 
 
@@ -122,6 +124,7 @@ def diagnose(
 def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
     """Number of parts of the cross-fit; 0: none."""
     if folds is not None:
+        require(folds == 0 or folds >= 2, "folds", folds, "at least 2, or 0 for none")
         if folds == 0:
             notes.append(_in_sample(run))
         return folds
@@ -201,11 +204,12 @@ def _judge(
 
 
 def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
-    """The transition matrix with the estimated errors, if the answers show any."""
-    given = _base(run)
-    if float(given.diagonal().max()) > 0 or noise.p_value > SIGNIFICANCE:
+    """The transition matrix with the estimated errors, if the answers show any, and people gave them."""
+    given, is_auto = _base(run), run.config.training.transition == "auto"
+    drawn = is_auto and label_source(run.config, run.dataset) != "given"  # the matrix is known then
+    if drawn or float(given.diagonal().max()) > 0 or not noise.is_significant:
         return given
-    return with_errors(given, noise.rate)
+    return with_errors(given, noise.label_rate.value)
 
 
 def _as_given(
@@ -270,18 +274,19 @@ def _accuracies(
     considered = ", wrong answers considered" if corrected else ""
     population = f"examples like the {held:,} held-out ones of {data}{_seen(run, run.held_out)}"
     everyone = f"examples like all {len(run.index):,} of {data}{_seen(run, torch.ones_like(run.held_out))}"
-    if held:
+    invertible = _matrix_error(run) is not None
+    if held and invertible:
         found += _stored(run, data)
         predicted = probabilities.argmax(1)
         if corrected or not found:
-            value = _accuracy(run, predicted, excluded, noise)
-            found.append(Accuracy(f"Estimated accuracy of this model{considered}", value, population))
+            name = f"{OF_THIS_MODEL}{considered}"
+            found.append(_accuracy(run, predicted, excluded, noise, name, population))
         if corrected and len(found) == 1:
             plain = estimate_accuracy(predicted, excluded, _base(run))
             found.append(Accuracy(UNCORRECTED, plain, population))
-    if fitted is not None:
-        value = _accuracy(run, fitted.argmax(1), run.excluded, noise)
-        found.append(Accuracy(f"Estimated accuracy of the recipe, cross-fitted{considered}", value, everyone))
+    if fitted is not None and invertible:
+        name = f"Estimated accuracy of the recipe, cross-fitted{considered}"
+        found.append(_accuracy(run, fitted.argmax(1), run.excluded, noise, name, everyone))
     found.sort(key=lambda a: _rank(a, corrected))
     if fitted is not None or held:
         value = _confidence(probabilities if fitted is None else fitted, noise)
@@ -298,14 +303,42 @@ def _rank(accuracy: Accuracy, corrected: bool) -> tuple[bool, bool, float]:
     return corrected and accuracy.name == UNCORRECTED, SEEN in accuracy.population, high - low
 
 
-def _accuracy(run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise) -> Estimated:
-    """The estimated accuracy, with the error of the estimated rate of wrong answers."""
+def _accuracy(
+    run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise, name: str, population: str
+) -> Accuracy:
+    """The estimated accuracy, with the error of the estimated rate of wrong answers.
+
+    If wrong answers are considered, the interval also includes the case that all answers are right: confident mistakes
+    of the model look the same as wrong answers.
+    """
     matrix, base = _matrix(run, noise), _base(run)
     found = estimate_accuracy(predicted, excluded, matrix)
     if torch.equal(matrix, base):
-        return found
-    higher = estimate_accuracy(predicted, excluded, with_errors(base, noise.rate + noise.error / 10))
-    return Estimated(found.value, math.hypot(found.error, 10 * (higher.value - found.value)))
+        error = math.hypot(found.error, _matrix_error(run) or 0.0)
+        return Accuracy(name, Estimated(found.value, error), population)
+    rate = noise.label_rate.value + noise.label_rate.error / 10
+    higher = estimate_accuracy(predicted, excluded, with_errors(base, rate))
+    error = math.hypot(found.error, 10 * (higher.value - found.value))
+    low, high = Accuracy(name, Estimated(found.value, error), population).interval()
+    lowest = Accuracy(name, estimate_accuracy(predicted, excluded, base), population).interval()[0]
+    return Accuracy(name, Estimated(found.value, error), population, bounds=(min(low, lowest), high))
+
+
+def _matrix_error(run: FinishedRun) -> float | None:
+    """Standard error of an estimated accuracy because the matrix was estimated; None: it is too uncertain.
+
+    It follows from the result of the run, whose interval includes it.
+    """
+    if run.config.training.transition != "estimate" or not run.held_out.any():
+        return 0.0
+    result, names = run.result, ("estimated_accuracy", "estimated_seen_accuracy")
+    name = next((name for name in names if result.get(f"{name}_error") is not None), None)
+    if name is None:
+        return None
+    whole, held = float(result[f"{name}_error"]), run.held_out.nonzero()[:, 0]
+    predicted = run.probabilities(held).argmax(1)
+    sampled = estimate_accuracy(predicted, run.excluded[held], _base(run)).error
+    return math.sqrt(max(0.0, whole**2 - sampled**2))
 
 
 def _seen(run: FinishedRun, chosen: Tensor) -> str:
@@ -330,7 +363,8 @@ def _stored(run: FinishedRun, data: str) -> list[Accuracy]:
         keys = [f"{name}_{part}" for part in ("selected", "error", "low", "high")]
         if run.weights == "selected" and all(result.get(key) is not None for key in keys):
             value, error, low, high = (float(result[key]) for key in keys)
-            found.append(Accuracy(UNCORRECTED, Estimated(value, error), population, bounds=(low, high)))
+            title = OF_THIS_MODEL if float(_base(run).diagonal().max()) > 0 else UNCORRECTED
+            found.append(Accuracy(title, Estimated(value, error), population, bounds=(low, high)))
     return found
 
 
@@ -453,16 +487,15 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     config, result = run.config, run.result
     summary = result.get("data", {})
     t = config.training
-    per_example = float(run.excluded.sum()) / max(1, len(run.excluded))
     rows = [
         ("data", f"{config.dataset.data}: {len(run.index):,} examples, {int(run.held_out.sum()):,} of them held out"),
-        ("answers", f"{int(run.excluded.sum()):,}, {per_example:.2f} per example, {_describe_labels(run)}"),
+        ("answers", _describe_answers(run)),
         ("transition matrix", _describe_matrix(run)),
-        ("wrong answers", f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"),
+        ("wrong answers", _describe_errors(noise)),
         ("encoder", str(summary.get("encoder", "none; trained from the raw inputs"))),
         ("network", _describe_network(run)),
         ("recipe", f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"),
-        ("class prior", _describe_prior(result.get("prior"), run.predictor.classes)),
+        ("class prior", _describe_prior(result.get("class_prior"), run)),
         ("weights", f"{run.weights} epoch, seed {config.seed}"),
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
     ]
@@ -476,9 +509,23 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     return rows
 
 
-def _describe_labels(run: FinishedRun) -> str:
+def _describe_errors(noise: AnswerNoise) -> str:
+    """The rates of wrong answers; those of "yes" answers if there are any."""
+    no = f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"
+    if not math.isfinite(noise.yes_error) or noise.error == 0:
+        return no
+    return f"{no}; of “yes”: {100 * noise.yes_rate:.1f} ± {100 * noise.yes_error:.1f} % (p = {noise.yes_p_value:.2g})"
+
+
+def _describe_answers(run: FinishedRun) -> str:
+    """Their number, how many classes they exclude, and where they come from."""
+    excluded, examples = int(run.excluded.sum()), max(1, len(run.excluded))
     source = label_source(run.config, run.dataset)
-    return "as given with the data" if source == "given" else f"drawn from the true labels: {source}"
+    if source != "given":
+        return f"{excluded:,}, {excluded / examples:.2f} per example, drawn from the true labels: {source}"
+    classes = f"{excluded / examples:.2f} excluded classes per example, as given with the data"
+    given = run.dataset.answers
+    return classes if given is None else f"{len(given.take(run.index)):,}, {classes}"
 
 
 def _describe_matrix(run: FinishedRun) -> str:
@@ -497,11 +544,15 @@ def _describe_network(run: FinishedRun) -> str:
     return run.predictor.network.kind if encoder is None else f"{run.predictor.network.kind} on frozen features"
 
 
-def _describe_prior(prior: list[float] | None, classes: tuple[str, ...]) -> str:
+def _describe_prior(prior: list[float] | None, run: FinishedRun) -> str:
     if prior is None:
         return "not used in training"
-    low, high = min(prior), max(prior)
+    low, high, option = min(prior), max(prior), run.config.pseudo_labels.prior
+    source = "estimated" if option == "estimate" else "equal shares, as given" if option == "uniform" else "given"
+    if math.isclose(low, high, rel_tol=1e-3):
+        return "equal shares, which the labels do not contradict" if option == "estimate" else source
+    names = run.predictor.classes
     return (
-        f"estimated, from {100 * low:.1f} % ({classes[prior.index(low)]}) to {100 * high:.1f} % "
-        f"({classes[prior.index(high)]})"
+        f"{source}, from {100 * low:.1f} % ({names[prior.index(low)]}) to {100 * high:.1f} % "
+        f"({names[prior.index(high)]})"
     )

@@ -36,6 +36,12 @@ UNKNOWN = (
 SOME_NEW = (
     "The encoder was pretrained on {seen:,} of {count:,} held-out images; the others give the estimate for new ones."
 )
+EXCHANGED = (
+    "The estimated accuracy may be far too high, because classes may be exchanged: by the estimated transition matrix, "
+    "examples of a class are labeled with another class as rarely as with their own: {classes}. Give the matrix, or "
+    "check some predictions by eye."
+)
+LISTED = 6  # pairs of classes in a note
 ASSUMED_NEW = "The estimated accuracy holds if the encoder {encoder} was not pretrained on the held-out images."
 
 
@@ -67,7 +73,7 @@ def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None])
             for name, estimate in zip(names, _estimate(trainer, predicted, rows), strict=False):
                 found |= {f"{name}_{key}": value for key, value in _numbers(estimate).items()}
                 notes += _reason(name, estimate)
-    return nothing | found | {"estimate_notes": notes + _about_encoder(trainer, seen)}
+    return nothing | found | {"estimate_notes": notes + _about_matrix(trainer, found) + _about_encoder(trainer, seen)}
 
 
 def _estimate(trainer: Trainer, predicted: Tensor, rows: Tensor) -> list[AccuracyEstimate]:
@@ -88,7 +94,9 @@ def _estimate(trainer: Trainer, predicted: Tensor, rows: Tensor) -> list[Accurac
     shares = None if given is None else torch.tensor(given, dtype=torch.float64) / sum(given)
     others = torch.cat([excluded[~rows], task.excluded.cpu()])
     if shares is not None or scores.classes_differ_in_size(torch.cat([used, others]), matrix):
-        found.append(scores.balanced_accuracy_interval(predicted, used, matrix, estimated, others, shares))
+        found.append(
+            scores.balanced_accuracy_interval(predicted, used, matrix, estimated, others, shares, task.classes)
+        )
     return found
 
 
@@ -116,6 +124,16 @@ def _reason(name: str, estimate: AccuracyEstimate) -> list[str]:
     return (
         [f"No estimated accuracy{where}: {estimate.reason[0].lower()}{estimate.reason[1:]}"] if estimate.reason else []
     )
+
+
+def _about_matrix(trainer: Trainer, found: dict[str, Any]) -> list[str]:
+    """Whether the estimated accuracy may be that of exchanged classes."""
+    estimate, classes = trainer.task.transition_estimate, trainer.task.classes
+    pairs = estimate.exchangeable if found and estimate is not None else []
+    if not pairs:
+        return []
+    named = [f"{classes[k]} (or {classes[label]})" for k, label in pairs[:LISTED]]
+    return [EXCHANGED.format(classes=", ".join(named) + (" ..." if len(pairs) > LISTED else ""))]
 
 
 def _about_encoder(trainer: Trainer, seen: Tensor) -> list[str]:

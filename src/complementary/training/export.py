@@ -344,7 +344,7 @@ def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
             "held out",
             f"- Complementary labels: {sum(labels):,}" if labels else "- Complementary labels: number not known",
             f"- Options: labels {dataset['labels']}, transition {training['transition']}, recipe {training['recipe']}",
-            f"- Encoder: {summary.get('encoder', 'none')}",
+            *([f"- Encoder: {summary['encoder']}"] if summary.get("encoder", "pixels") != "pixels" else []),
             f"- Loss {training['loss']}, mixing {config['mixing']['mix']}, seed {config['seed']}",
             f"- Configuration: {result['config_hash'][:16]}",
         ],

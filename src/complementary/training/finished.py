@@ -113,9 +113,10 @@ def open_run(folder: str | Path, weights: str = "auto", device: str = "auto") ->
         )
     held_out = torch.zeros(len(chosen.examples), dtype=torch.bool)
     held_out[validation] = True
+    truth = None if dataset.train.truth is None else dataset.train.truth[chosen.examples]
     stored = result.get("data", {}).get("transition")  # the matrix that was estimated in training
     transition = (
-        transition_matrices(config, dataset.train.truth, chosen.excluded, chosen.transition)[0]
+        transition_matrices(config, truth, chosen.excluded, chosen.transition)[0]
         if stored is None
         else torch.tensor(stored, dtype=torch.float64)
     )

@@ -17,7 +17,7 @@ from complementary.rng import address
 log = logging.getLogger(__name__)
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
 REFERENCES = 100_000  # neighbors are found among at most as many examples
-OTHER_CLASS = (0.3, 0.95)  # share of neighbors of another class: limits of the estimate
+UNRELATED = (0.3, 0.95)  # share of unrelated neighbors: limits of the estimate
 CLUSTERINGS = 3  # runs of k-means
 EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before labels are seen
 
@@ -25,7 +25,7 @@ EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before
 def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
     """Logarithm of the likelihood of the labels of an example's nearest neighbors, given the class of the example.
 
-    A neighbor is of another class with a probability that is estimated (`other_class`) and logged; its labels then
+    A neighbor is an unrelated example with a probability that is estimated (`unrelated_share`) and logged; its labels
     follow the labels of all examples. Neighbors count as independent.
 
     Args:
@@ -74,18 +74,19 @@ def cluster_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, size
 
 def _log_likelihood(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """Of the counted labels of neighbors [N, K], given the class of the example, whose own labels are ``excluded``."""
-    other, share = other_class(counts, excluded, transition), _label_share(excluded)
-    log.info("neighbors: about %.0f %% are of another class, by their labels", 100 * float(other))
+    other, share = unrelated_share(counts, excluded, transition), _label_share(excluded)
+    log.info("neighbors: about %.0f %% are unrelated examples, by their labels", 100 * float(other))
     return counts @ ((1 - other) * transition + other * share).clamp_min(1e-12).log().T
 
 
-def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
-    """Estimate the share of neighbors that are of another class than their example, without true labels.
+def unrelated_share(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+    """Estimate the share of neighbors that are no better than random examples, without true labels.
 
-    Labels of two examples agree more often if both are of the same class. The more classes and the fewer examples there
-    are, the less this shows: the estimate is averaged with an expected share, by their precision. It is limited to
-    `OTHER_CLASS`: it is an average, and rare classes have more neighbors of other classes. Classes count as equally
-    large; for unequal ones it is exact only if the labels are uniform.
+    All other neighbors are of the class of their example; of the unrelated ones some are by chance, so the share of
+    neighbors of another class is smaller. Labels of two examples agree more often if both are of the same class. The
+    more classes and the fewer examples there are, the less this shows: the estimate is averaged with an expected share,
+    by their precision. It is limited to `UNRELATED`: it is an average, and rare classes have more neighbors of other
+    classes. Classes count as equally large; for unequal ones it is exact only if the labels are uniform.
 
     Args:
         counts: Labels of the neighbors of each example, [N, K].
@@ -104,7 +105,7 @@ def other_class(counts: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     found = 1 - (agreement - independent) / signal
     weight = torch.where(pairs.sum() > 0, 1 / (1 + (error / SPREAD).square()), 0.0)
     averaged = torch.where(weight > 1e-6, EXPECTED + weight * (found - EXPECTED), EXPECTED)
-    return averaged.clamp(*OTHER_CLASS)
+    return averaged.clamp(*UNRELATED)
 
 
 def _chance_agreement(excluded: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Apply the weights of a finished run to new examples."""
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from complementary import files, losses, networks
@@ -19,6 +21,7 @@ from complementary.engine.batches import evaluation_batch
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
 
+log = logging.getLogger(__name__)
 BLOCK = 2048  # examples between two lines of progress
 
 
@@ -34,6 +37,7 @@ class Predictor:
         std: Standard deviation, as ``mean``.
         encoder: Computes the features that are the inputs of the network; None: its inputs are the examples.
         temperature: The logits are divided by it; 1: the probabilities are those of the network.
+        features: Names of the features of vectors, in order, if they are known.
         decoder: How outputs become classes, if the network predicts labels (see `losses.BoundLoss.decoder`). The
             probabilities then only rank the classes.
     """
@@ -46,6 +50,7 @@ class Predictor:
     encoder: FrozenEncoder | None = None
     temperature: float = 1.0
     decoder: tuple[Tensor, Tensor] | None = None
+    features: tuple[str, ...] | None = None
 
     def to(self, device: torch.device | str) -> "Predictor":
         """Return the predictor on ``device``; its networks are moved in place."""
@@ -55,24 +60,34 @@ class Predictor:
         return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
     def check(self, inputs: Tensor) -> None:
-        """Raise if the inputs do not have the shape of those that the run was trained on."""
+        """Raise if the inputs do not have the shape of those that the run was trained on; warn if all are too dark."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise UserError(
                 f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
                 f"{list(self.shape)}; resize or reshape them."
             )
+        if inputs.dtype == torch.uint8 and self.encoder is None and inputs.numel():
+            largest, mean = int(inputs.max()), 255 * float(self.mean.max())
+            if largest < mean:
+                log.warning(
+                    "The largest pixel value is %d, below the mean of the training images (%.0f). Pixels must have the "
+                    "range 0 to 255.",
+                    largest,
+                    mean,
+                )
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, batch: int | None = None) -> Tensor:
+    def __call__(self, inputs: Tensor | ArrayLike, batch: int | None = None) -> Tensor:
         """Predict class probabilities.
 
         Args:
-            inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D], on any device.
+            inputs: Images uint8 [N, C, H, W] or vectors float32 [N, D], on any device; or an array as in `as_inputs`.
             batch: Number of examples at a time; None: see `evaluation_batch`.
 
         Returns:
             Probabilities [N, K], on the device of the predictor.
         """
+        inputs = inputs if isinstance(inputs, Tensor) else as_inputs(inputs)
         self.check(inputs)
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
@@ -110,7 +125,9 @@ def load(folder: str | Path, weights: str = "auto") -> Predictor:
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
         parts = record.get("decoder")
         decoder = None if parts is None else (torch.tensor(parts[0]), torch.tensor(parts[1]))
-    return Predictor(network, classes, shape if encoder is None else encoder.shape, mean, std, encoder, decoder=decoder)
+        features = None if record.get("feature_names") is None else tuple(record["feature_names"])
+    shape = shape if encoder is None else encoder.shape
+    return Predictor(network, classes, shape, mean, std, encoder, decoder=decoder, features=features)
 
 
 def is_image_path(path: Path) -> bool:
@@ -143,13 +160,15 @@ def read_images(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[
     return paths, images.contiguous(), failures
 
 
-def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
+def read_examples(path: Path, features: tuple[str, ...] | None = None) -> tuple[list[str] | None, Tensor]:
     """Read examples from a .npy, .npz or .csv file.
 
     Args:
         path: A file of images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], or of vectors [N, D]. In an .npz file the
             array is called inputs, images or X (see docs/guide/data.md), or is the only one. A .csv file has one vector
             per line, and may have a first column file, id or name.
+        features: Names of the columns in the order of the training data. If the file names its columns, they are
+            brought into this order.
 
     Returns:
         The names of the examples, if the file has any, and the inputs for a `Predictor`. Those of a large .npy file are
@@ -164,7 +183,7 @@ def read_examples(path: Path) -> tuple[list[str] | None, Tensor]:
         check_finite(str(path), inputs)
         return None, inputs
     table = _only_array(path) or read_example_file(path)
-    inputs = torch.from_numpy(np.ascontiguousarray(table.arrays["train/inputs"]))
+    inputs = torch.from_numpy(np.ascontiguousarray(table.in_order(features)))
     check_finite(str(path), inputs)
     numbered = [str(i) for i in range(len(inputs))]
     return (None if table.keys == numbered else table.keys), inputs

@@ -24,7 +24,7 @@ import torch
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
 from complementary.config import Config, options_of
 from complementary.data import Dataset
-from complementary.data.selection import label_source, select
+from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
 from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
@@ -60,13 +60,14 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
         raw = Config.of(recipe=recipe, inputs="raw").training.weight_decay
         config = config.with_(inputs="raw", **({"weight_decay": raw} if _has_usual_decay(config) else {}))
     if config.dataset.inputs == "features" and _has_usual_decay(config):
-        classes, examples = len(dataset.classes), len(dataset.train)
+        classes = len(dataset.classes)
         factor = min(1.0, TUNED_CLASSES / classes)
         if config.cluster.encoder == "patches" and not config.is_balanced:
+            examples = len(Subset.of(config).index(dataset))
             factor *= min(1.0, max(LOWEST_PATCHES_DECAY, (TUNED_EXAMPLES / examples) ** 1.5))
         if factor < 1:
             decay = config.training.weight_decay * factor
-            log.info("weight_decay = %.2g for %d classes and %d examples", decay, classes, examples)
+            log.info("weight_decay = %.2g, for the number of classes and examples", decay)
             config = config.with_(weight_decay=decay)
     return config
 
@@ -86,43 +87,43 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     recipe = "self-training"
     options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
     if dataset.train.inputs.ndim == 2:
-        road, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
+        reason, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
     else:
         encoder: str | None = config.cluster.encoder
         found: object = encoder
         if encoder in ("auto", "pixels", "patches"):
             found = find_encoder_of(config, dataset, examples) if encoder == "auto" else None
         if found is not None and device.type == "cuda":
-            road, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
+            reason, options = f"images with the encoder {found}: self-training on it", options | {"encoder": str(found)}
         elif found is not None:
-            road = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
+            reason = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
             recipe, options = "features", options | {"encoder": str(found)}
         elif device.type == "cuda" and encoder == "auto":
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
-            road = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
+            reason = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
         elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
             seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
-            road = (
+            reason = (
                 "images without an encoder, no GPU to pretrain one: self-training on features of patches, which "
                 f"take about {math.ceil(seconds / 60)} min. An encoder that was pretrained elsewhere is more accurate"
             )
             steps = max(1, int(0.9 * count) // options["batch"])
             options |= {"encoder": "patches", "self_training": max(10, min(40, -(-PATCHES_STEPS // steps)))}
         else:
-            road = "images without an encoder: ICM in clusters of pixels, then self-training"
+            reason = "images without an encoder: ICM in clusters of pixels, then self-training"
             options |= _raw(count, options["batch"], "images")
     fine_tuned = recipe == "self-training" and options.get("encoder", "patches") != "patches"
     if fine_tuned and classes > TUNED_CLASSES and "neighbors" not in config.preset({"recipe": recipe}):
-        road += "; the labels of neighbors count, because one label says little about many classes"
+        reason += "; the labels of neighbors count, because one label says little about many classes"
         options["neighbors"] = min(NEIGHBORS, count // (2 * classes))
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
-        road += "; the transition matrix is estimated"
+        reason += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
-    log.info("recipe = auto: %s", road)
+    log.info("recipe = auto: %s", reason)
     return Config().with_(**({"recipe": recipe} | options | given))
 
 

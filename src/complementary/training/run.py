@@ -87,7 +87,7 @@ def run(
     with RunFolder(Path(out), config, resume=resume, processes=processes) as folder:
         if folder.finished:
             return folder.result()
-        trainer = build_trainer(config, engine, dataset, processes, progress)
+        trainer = build_trainer(config, engine, dataset, processes, folder.starting(progress))
         folder.train(trainer, progress, checkpoint_seconds)
         if not processes.is_main:
             return {}
@@ -155,6 +155,8 @@ def _start_self_training(
             layer.begin(probabilities, prior, before, evidence)
             layer.stage = "self-training on features, "
             layer.run(progress)
+            if layer.selected:  # held-out labels contradict the last epoch
+                layer.teacher.load_state_dict(layer.selected)
             probabilities = processes.broadcast(_predict(layer, task, layer.log_prior))
             task = task if student in SAME_INPUTS else task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
@@ -228,8 +230,8 @@ def _log_prior(prior: priors.Prior, task: Task) -> None:
     hidden = [task.classes[k] for k in (prior.share < 2 * noise).nonzero()[:, 0].tolist()]
     if hidden:
         log.warning(
-            "%d of %d classes are so rare that the labels alone do not show their share (below two standard errors of "
-            "the counts): %s. They may be lost. More examples or labels help.",
+            "The labels alone do not show the share of %d of %d classes (it is below two standard errors of the "
+            "counts): %s. If they are rare, they may be lost. More examples or labels help.",
             len(hidden),
             len(task.classes),
             _listed(hidden),
@@ -274,6 +276,12 @@ def _cross_fit(
 ) -> Tensor:
     """Class probabilities [N, K] of every training example, by a classifier that was trained without its labels."""
     folds = 5 if task.encoder is not None or len(task.train) < 10_000 else 2
+    if len(task.train) < 2 * folds:
+        raise UserError(
+            f"There are {len(task.train)} training examples; estimating a transition matrix needs at least "
+            f"{2 * folds}. Give a matrix or leave transition at auto.",
+            "transition",
+        )
 
     def train(fold: int, without: Task) -> Trainer:
         batch = min(config.training.batch, len(without.train) // processes.world_size * processes.world_size)
@@ -317,6 +325,7 @@ def _write_weights(trainer: Trainer, folder: Path) -> None:
         "mean": task.mean.tolist(),
         "std": task.std.tolist(),
         "features": task.encoder is not None,
+        "feature_names": task.data_summary.get("feature_names"),
     }
     last = record | _decoder(trainer.criterion.decoder())
     files.write_checkpoint(folder / "last.safetensors", trainer.evaluated.state_dict(), last)

@@ -314,9 +314,10 @@ class SelfTrainer(Trainer):
         return augment, None if augment is None else auto.build(name, self.task.mean.tolist())
 
     def build_mixer(self) -> GroupMixup | None:
-        """The mixer of self-training."""
+        """The mixer of self-training. Partners come from the batch: only there are beliefs computed."""
         p = self.config.pseudo_labels
-        return build_mixer(self.config.with_(mix=p.self_training_mix, alpha=p.self_training_alpha), self.task)
+        options = {"mix": p.self_training_mix, "alpha": p.self_training_alpha, "partners_from": "batch"}
+        return build_mixer(self.config.with_(**options), self.task)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -176,6 +176,8 @@ def build_task(config: Config, dataset: Dataset | None = None, device: str = "au
     summary = _summarize(config, task, None if truth is None else truth[train])
     if task.validation_seen is not None:
         summary["held_out_seen"] = int(task.validation_seen.sum())
+    if dataset.features is not None:
+        summary["feature_names"] = list(dataset.features)
     return dataclasses.replace(task, data_summary=summary | _summarize_clusters(extractor, cluster))
 
 
