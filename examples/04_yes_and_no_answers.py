@@ -24,5 +24,4 @@ for name, said_yes in (("only the no", nothing), ("yes and no", yes)):
     print(f"accuracy {model.score(X[1400:], y[1400:]):.3f}")
 
 # `labels.from_answers` turns both kinds of answers into one 0/1 matrix of excluded classes [N, K]. A fifth of the
-# images has a yes and with it a full label; without these, accuracy drops. An image without any usable answer would be
-# a row of zeros: it has no loss.
+# images has a yes and with it a full label; without these, accuracy drops. Images without any answer are left out.

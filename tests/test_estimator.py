@@ -4,10 +4,12 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -206,6 +208,42 @@ def test_pipeline_and_grid_search_work_without_true_labels(digits):
         assert search.fit(vectors, one).best_params_ == {"lr": 3e-3}
 
 
+def test_scorer_takes_pipelines_and_searches(digits):
+    _, vectors, truth, _ = digits
+    one = labels.draw(torch.from_numpy(truth), transitions.uniform(10), seed=1).argmax(1).numpy()
+    pipe = make_pipeline(StandardScaler(), ComplementaryClassifier(mix="none", epochs=8))
+    scoring, grid = ComplementaryClassifier.estimated_accuracy, {"complementaryclassifier__lr": [1e-6, 3e-3]}
+    search = GridSearchCV(pipe, grid, cv=2, scoring=scoring).fit(vectors, one)
+    assert search.best_params_ == {"complementaryclassifier__lr": 3e-3}
+    best = search.best_estimator_
+    assert scoring(search, vectors, one) == best[-1].estimated_accuracy(best[0].transform(vectors), one)
+    with pytest.raises(UserError, match="Pipeline that ends with one; found DummyClassifier"):
+        scoring(DummyClassifier().fit(vectors, truth), vectors, one)
+
+
+def test_columns_of_a_frame_must_have_the_same_order(digits):
+    _, vectors, _, excluded = digits
+    frame = pd.DataFrame(vectors, columns=[f"pixel {i}" for i in range(64)])
+    model = ComplementaryClassifier(mix="none", epochs=1, batch=128).fit(frame, excluded)
+    assert model.feature_names_in_.tolist() == frame.columns.tolist()
+    model.predict(frame[:5])
+    with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+        model.predict(frame[frame.columns[::-1]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(vectors[:5])
+
+
+def test_transition_can_be_a_matrix(digits):
+    _, vectors, _, excluded = digits
+    matrix = transitions.biased(10, 3).numpy()
+    model = ComplementaryClassifier(transition=matrix, loss="fwd", mix="none", epochs=1, batch=128)
+    assert np.allclose(model.fit(vectors, excluded).transition_, matrix)
+    assert np.allclose(clone(model).fit(vectors, excluded).transition_, matrix)
+    for bad, message in ((np.ones((2, 3)), r"shape \[2, 3\]"), (np.ones((10, 10)), "sums to 10"), ([{}], "of numbers")):
+        with pytest.raises(UserError, match=message):
+            ComplementaryClassifier(transition=bad).fit(vectors, excluded)
+
+
 def test_score_with_complementary_labels_warns_and_is_the_estimated_accuracy(digits, fitted):
     _, vectors, truth, excluded = digits
     one = excluded.argmax(1)
@@ -389,6 +427,15 @@ def test_estimates_need_one_label_set_for_each_example():
         for wrong in (not_y[:10], np.tile(not_y, 2)):
             with pytest.raises(UserError, match="60 examples"):
                 estimate(x, wrong)
+
+
+def test_estimated_matrix_needs_ten_examples():
+    with pytest.raises(
+        UserError, match="There are 8 training examples; estimating a transition matrix needs at least 10"
+    ):
+        ComplementaryClassifier(transition="estimate", holdout=0.0).fit(
+            np.eye(8, 3, dtype=np.float32), [0, 1, 2, 0] * 2
+        )
 
 
 def test_accuracy_estimate_without_a_number_warns():

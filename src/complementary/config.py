@@ -308,7 +308,7 @@ class VariantConfig:
     anchor: Literal["mixed", "own"] = field(default="mixed", metadata=ADVANCED)
     """micm: distances are measured from the mixed point, or from the own input (as coded)."""
     constant: float = field(default=30.0, metadata=ADVANCED)
-    """micm: replaces an inverse distance of infinity (C in the paper)."""
+    """micm: replaces a distance of 0 (C in the paper)."""
     same_class: bool = field(default=False, metadata=ADVANCED)
     """extra-class: also allow partners of the same class (as coded)."""
     noisy: float = field(default=0.0, metadata=ADVANCED)

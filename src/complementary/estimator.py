@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from complementary import labels
+from complementary import labels, transitions
 from complementary.config import Config
 from complementary.data.dataset import Dataset, Split, as_inputs, check_finite, moments
 from complementary.encoders.seen import were_seen
@@ -51,6 +51,14 @@ except ImportError:  # fit and predict work without scikit-learn; only pipelines
         """Replaces scikit-learn's."""
 
 
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # none, or before version 1.6: names of features are not checked
+
+    def validate_data(estimator: object, X: object, **options: object) -> None:
+        """Replaces scikit-learn's."""
+
+
 log = logging.getLogger(__name__)
 FROM_FIT = ("data", "labels", "per_example", "long_tail", "head", "draws", "subset")  # determined by fit(X, not_y)
 
@@ -78,7 +86,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         holdout: Share of the examples held out as a validation split. The epoch that predicts their complementary
             labels best is kept. 0: keep the last epoch.
         transition: Transition matrix of the labels: "auto" and "uniform" (all wrong classes equally likely),
-            "matrix:FILE.csv", or "estimate" (from the data, without true labels).
+            "matrix:FILE.csv", a matrix [K, K] (row: true class, column: probability of each complementary label), or
+            "estimate" (from the data, without true labels).
         flip: Flip images horizontally at random. Set it to False if a mirrored image may belong to another class.
         padding: Random crops of images: pixels of padding; None: an eighth of the height; 0: no crops.
         seed: Determines the validation split, the clusters, the initial weights and every random draw.
@@ -91,6 +100,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         history_: One dictionary per epoch: training loss and, with a validation split, truth-free scores.
         classes_: The classes [K]: names, or the numbers 0 to K-1. Columns of ``predict_proba`` are in this order.
         n_features_in_: Number of features, or of pixels times channels, of an example.
+        feature_names_in_: Names of the columns of X, if it was a DataFrame with names; predictions need the same ones.
         transition_: The transition matrix that was used, float64 [K, K].
         transition_estimate_: How precise it is, if it was estimated; else None.
         encoder_: Name of the encoder that computes the inputs of the network or that it was initialized with, or None.
@@ -122,7 +132,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         batch: int | Literal["auto"] = "auto",
         lr: float = 1e-3,
         holdout: float = 0.1,
-        transition: str = "auto",
+        transition: str | ArrayLike = "auto",
         flip: bool = True,
         padding: int | None = None,
         seed: int = 0,
@@ -164,6 +174,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             The estimator itself.
         """
         config, device = self._options(), choose_device(self.device)
+        validate_data(self, X, reset=True, skip_check_array=True, ensure_2d=False)  # names of features
         inputs = _check_inputs(X)
         if len(inputs) < 2:
             raise UserError("X has 1 sample; at least 2 are required.")
@@ -189,6 +200,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Class probabilities, float32 [N, K], of examples as in `fit`."""
         if not hasattr(self, "predictor_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, not_y) first.")
+        validate_data(self, X, reset=False, skip_check_array=True, ensure_2d=False)  # names of features
         inputs = _check_inputs(X)
         if (features := int(np.prod(inputs.shape[1:]))) != self.n_features_in_:
             expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
@@ -232,11 +244,13 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         For examples that were not used in training, and labels that follow the matrix, its mean is the accuracy, so a
         single value may exceed 1 or be negative; `accuracy_estimate` says how precise it is. It allows searches without
         true labels: ``GridSearchCV(model, grid, scoring=ComplementaryClassifier.estimated_accuracy).fit(X, not_y)``.
-        The best score of a search is too high, because it is the best of many; estimate again on other examples.
+        The best score of a search is too high, because it is the best of many; estimate again on other examples. As
+        ``scoring`` it also takes a Pipeline or a search whose last step is such a classifier.
         """
-        probabilities = torch.from_numpy(self.predict_proba(X))
-        excluded, _ = _read_labels(not_y, self.classes_.tolist(), len(probabilities))
-        return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(self.transition_)))
+        classifier = _classifier_of(self)
+        probabilities = torch.from_numpy(np.asarray(self.predict_proba(X)))
+        excluded, _ = _read_labels(not_y, classifier.classes_.tolist(), len(probabilities))
+        return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(classifier.transition_)))
 
     def accuracy_estimate(
         self, X: ArrayLike, not_y: object, population: Literal["data", "balanced"] = "data"
@@ -286,6 +300,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def _options(self) -> Config:
         """The configuration; raises if an option is wrong."""
         own = {name: value for name, value in vars(self).items() if name in OWN}
+        if not isinstance(self.transition, str):
+            own["transition"] = transitions.to_text(self.transition)
         if self.recipe != "custom":
             defaults = inspect.signature(type(self)).parameters
             own = {name: value for name, value in own.items() if value != defaults[name].default}
@@ -302,6 +318,21 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         tags.classifier_tags.poor_score = True  # scikit-learn's checks train with y = true labels; here y means "not"
         tags.non_deterministic = False
         return tags
+
+
+def _classifier_of(model: Any) -> ComplementaryClassifier:
+    """The classifier itself, that at the end of a Pipeline, or the best one of a search."""
+    while not isinstance(model, ComplementaryClassifier):
+        if hasattr(model, "steps"):
+            model = model.steps[-1][1]
+        elif hasattr(model, "best_estimator_"):
+            model = model.best_estimator_
+        else:
+            raise UserError(
+                f"estimated_accuracy needs a ComplementaryClassifier, or a Pipeline that ends with one; found "
+                f"{type(model).__name__}."
+            )
+    return model
 
 
 OWN = (
@@ -373,10 +404,16 @@ def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None, examples:
     """Complementary labels of N = ``examples`` as ``excluded`` uint8 [N, K], and the classes; see `labels.encode`."""
     if not_y is None:
         raise UserError("fit requires y to be passed, but the target y is None; pass complementary labels as not_y.")
+    if hasattr(not_y, "tocsr"):
+        raise UserError("not_y is sparse, which is not supported; convert it with not_y.toarray().")
     if hasattr(not_y, "__array__") and not isinstance(not_y, Tensor) and not hasattr(not_y, "to_numpy"):
         not_y = np.asarray(not_y)
         if not_y.dtype.kind == "c" or (not_y.dtype.kind == "f" and not np.array_equal(not_y, np.round(not_y))):
-            raise UserError("Unknown label type: not_y has continuous or missing values; pass classes.")
+            bad = np.flatnonzero(~(not_y == np.round(not_y)).reshape(len(not_y), -1).all(1))
+            raise UserError(
+                f"Unknown label type: not_y has continuous or missing values, first in example {bad[0]}. Labels are "
+                "numbers or names of classes; leave examples without a label out of X and not_y."
+            )
     if getattr(not_y, "ndim", 0) == 2 and not_y.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected; use not_y.ravel().",

@@ -41,6 +41,23 @@ def stop_with(number, after=4):
 # --- stopping -------------------------------------------------------------------------------------
 
 
+def test_run_that_stops_in_a_training_before_its_own_can_be_resumed(tmp_path):
+    def interrupt(loop):
+        if loop.global_step == 4:
+            raise KeyboardInterrupt
+
+    def start():
+        with RunFolder(tmp_path / "x", CONFIG) as folder:
+            assert [path.name for path in folder.path.iterdir()] == [".lock"], "nothing is kept before the first step"
+            Line().run(folder.starting(interrupt))
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    train(tmp_path / "x", resume=True)
+    train(tmp_path / "whole")
+    assert (tmp_path / "x" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_writes_a_checkpoint_before_the_run_stops(tmp_path, number):
     """The next checkpoint would be a long time away."""

@@ -391,3 +391,14 @@ def test_status_of_a_folder_without_a_sweep(tmp_path):
         (tmp_path / "sweep.json").write_text(content)
         with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
             read_status(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({}, 3), ({"self_training": 5}, 5), ({"recipe": "plnl"}, 6), ({"recipe": "plnl", "inputs": "features"}, 3)],
+)
+def test_plan_counts_the_epochs_of_all_parts(options, wanted, tmp_path):
+    config = Config.of(data="digits", epochs=3, **options)
+    folder = SweepFolder(tmp_path)
+    folder.write_plan([Cell(config, "x")])
+    assert [cell["epochs"] for cell in folder.plan()] == [wanted]

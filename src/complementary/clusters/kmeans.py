@@ -122,8 +122,8 @@ def _start(points: Tensor, norms: Tensor, clusters: int, seed: int, restart: int
     nearest = _squared(points, norms, points[[first]])[:, 0]
     for _ in range(clusters - 1):
         mass = nearest.double().cumsum(0)
-        aim = torch.rand(tries, dtype=torch.float64, generator=source).to(points.device) * mass[-1]
-        candidates = torch.searchsorted(mass, aim).clamp_max(len(points) - 1)
+        places = torch.rand(tries, dtype=torch.float64, generator=source).to(points.device) * mass[-1]
+        candidates = torch.searchsorted(mass, places).clamp_max(len(points) - 1)
         reached = torch.minimum(nearest[:, None], _squared(points, norms, points[candidates]))
         best = reached.sum(0).argmin()
         nearest = reached[:, best]

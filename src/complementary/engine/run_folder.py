@@ -86,6 +86,26 @@ class RunFolder:
     ) -> None:
         self._release(failed=kind is not None)
 
+    def starting(self, progress: Progress | None = None) -> Progress:
+        """For trainings that come before `train`: a run that is interrupted in one of them can be resumed.
+
+        Their first step shows that the configuration is usable. It is then written; a resumed run starts over.
+
+        Args:
+            progress: Called after every step.
+        """
+        written = not self.processes.is_main
+
+        def record(loop: TrainingLoop) -> None:
+            nonlocal written
+            if not written:
+                self._write_config()
+                written = True
+            if progress is not None:
+                progress(loop)
+
+        return record
+
     def train(self, loop: TrainingLoop, progress: Progress | None = None, checkpoint_seconds: float = 30.0) -> None:
         """Train to the end, from the checkpoint if there is one.
 
@@ -200,13 +220,16 @@ class RunFolder:
         if self.processes.world_size > 1:
             loop.check_in_sync()
 
+    def _write_config(self) -> None:
+        text = to_toml(self.config)
+        files.atomic_write(self.path / "config.toml", f"{CHECKSUM}{_sha256(text)}\n{text}")
+
     def _write_start(self, loop: TrainingLoop) -> None:
         """Write config.toml and the metrics up to the checkpoint."""
         with contextlib.suppress(OSError):
             for leftover in self.path.glob(".*.tmp"):  # of a killed process, as the lock was free
                 leftover.unlink()
-        text = to_toml(self.config)
-        files.atomic_write(self.path / "config.toml", f"{CHECKSUM}{_sha256(text)}\n{text}")
+        self._write_config()
         files.atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in loop.history))
 
 

@@ -23,6 +23,6 @@ def pc(logits: Tensor, excluded: Tensor, transition: Tensor | None = None, prior
     """
     f, t = as_float(logits, excluded)
     classes = f.shape[1]
-    beaten = torch.sigmoid(f[:, :, None] - f[:, None, :]).sum(2) - 0.5  # [B, K]; 0.5: the class against itself
-    risk = (classes - 1) * beaten - classes * (classes - 1) / 2 + classes - 1
+    wins = torch.sigmoid(f[:, :, None] - f[:, None, :]).sum(2) - 0.5  # [B, K]; 0.5: the class against itself
+    risk = (classes - 1) * wins - classes * (classes - 1) / 2 + classes - 1
     return (t * risk).sum(1)

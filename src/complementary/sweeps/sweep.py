@@ -164,7 +164,9 @@ class SweepFolder:
 
 def _epochs(cell: Cell) -> int:
     """The number of lines that metrics.jsonl will have."""
-    return cell.config.pseudo_labels.self_training or cell.config.training.epochs
+    config = cell.config
+    two_parts = config.training.recipe == "plnl" and config.dataset.inputs == "raw"  # see `PlnlTrainer`
+    return config.pseudo_labels.self_training or (2 if two_parts else 1) * config.training.epochs
 
 
 # --- running ------------------------------------------------------------------------------------------------------
