@@ -355,6 +355,10 @@ class TrainingConfig:
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
+    fit: Literal["gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
+    """How the classifier, or the one that self-training starts from, is fitted. gradient: Adam minimizes the loss.
+    neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
+    many classes. Epochs, batch, lr and weight_decay are not used then."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256

@@ -1,5 +1,6 @@
 """Two processes that train one network: the same mathematics as one process, and one message if one of them dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -328,6 +329,17 @@ def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, option
     assert files.read_checkpoint(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
     in_two(lambda processes: run(config, tmp_path / "cut", device="cpu", processes=processes, resume=True) and None)
     assert run_files(tmp_path / "cut") == run_files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
+def test_discriminant_in_two_processes_is_that_of_one(in_two, tmp_path, holdout):
+    config = Config.of(fit="neighbors", model="linear", mix="none", holdout=holdout)
+    whole = run(config, tmp_path / "one", device="cpu")
+    in_two(lambda processes: run(config, tmp_path / "two", device="cpu", processes=processes) and None)
+    one, two = (files.read_checkpoint(tmp_path / name / "last.safetensors")[0] for name in ("one", "two"))
+    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+    metrics = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["accuracy"] == pytest.approx(whole["accuracy_last"], abs=0.005)
 
 
 def test_join_processes_without_torchrun():

@@ -77,6 +77,33 @@ def test_auto_uses_the_labels_of_neighbors_for_many_classes(classes, count, devi
     assert resolve(AUTO.with_(**options), found, device).pseudo_labels.neighbors == wanted
 
 
+@pytest.mark.parametrize(
+    ("classes", "options", "wanted"),
+    [
+        (10, {}, ("gradient", "auto", "icm", "same")),
+        (20, {}, ("neighbors", "linear", "none", "mlp")),
+        (20, {"model": "mlp"}, ("gradient", "mlp", "icm", "same")),
+        (20, {"mix": "mixup"}, ("gradient", "auto", "mixup", "same")),
+        (20, {"balanced": True}, ("gradient", "auto", "icm", "same")),
+    ],
+)
+def test_auto_for_vectors_of_many_classes_starts_from_a_discriminant(classes, options, wanted):
+    inputs = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
+    found = resolve(AUTO.with_(**options), dataset_of(inputs, classes), CPU)
+    assert (found.training.fit, found.network.model, found.mixing.mix, found.pseudo_labels.student) == wanted
+
+
+def test_auto_on_features_of_many_classes_is_a_discriminant(monkeypatch):
+    monkeypatch.setattr(recipes, "find_encoder_of", lambda *_: EncoderSpec.parse("run:runs/encoder"))
+    images = dataset_of(torch.zeros(600, 3, 16, 16, dtype=torch.uint8), 20)
+    for device, recipe, neighbors in ((CPU, "features", 0), (GPU, "self-training", 15)):
+        found = resolve(AUTO, images, device)
+        assert (found.training.recipe, found.training.fit) == (recipe, "neighbors")
+        assert found.pseudo_labels.neighbors == neighbors
+    assert resolve(AUTO, IMAGES, GPU).training.fit == "gradient", "three classes"
+    assert resolve(AUTO.with_(encoder="patches"), images, CPU).training.fit == "gradient", "poor neighbors"
+
+
 def test_auto_with_patches_is_what_auto_chooses_without_a_gpu():
     wanted = resolve(AUTO, IMAGES, CPU)
     for device in (CPU, GPU):

@@ -3,13 +3,15 @@
 | data | recipe = auto |
 |---|---|
 | vectors | ICM within clusters of the vectors, then self-training |
+| vectors of more than ten classes | a discriminant from the labels of neighbors, then self-training of an MLP |
 | images with an encoder (given, cached or stored), on a GPU | a linear layer on its features, then self-training |
 | images with an encoder, on a CPU | a linear layer on its features: fine-tuning the encoder would take hours |
 | images without one, on a GPU | the same after pretraining SimSiam |
 | images without one, on a CPU | self-training of a linear layer on features of ``patches``, fitted in a minute |
 | images of less than 16 pixels, or ``encoder = pixels`` | ICM within clusters of pixels, then self-training |
 
-For more than ten classes, self-training of an encoder uses the labels of neighbors.
+For more than ten classes, the layer on features of an encoder is a discriminant in closed form from the labels of
+neighbors (``fit``), and self-training uses these labels, too. Neighbors by features of patches are not good enough.
 
 If the labels came with the data and there are enough of them, the transition matrix is estimated, too. For images
 without an encoder it is not: a classifier that is often wrong cannot tell a biased answer from a mistake of its own.
@@ -86,7 +88,11 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
     recipe = "self-training"
     options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
-    if dataset.train.inputs.ndim == 2:
+    many = classes > TUNED_CLASSES and not (config.is_balanced or given.keys() & {"fit", "model", "mix"})
+    if dataset.train.inputs.ndim == 2 and many:
+        reason = "vectors of many classes: self-training of an MLP"
+        options |= _raw(count, options["batch"], "vectors") | {"mix": "none", "model": "linear", "student": "mlp"}
+    elif dataset.train.inputs.ndim == 2:
         reason, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
     else:
         encoder: str | None = config.cluster.encoder
@@ -113,9 +119,17 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         else:
             reason = "images without an encoder: ICM in clusters of pixels, then self-training"
             options |= _raw(count, options["batch"], "images")
-    fine_tuned = recipe == "self-training" and options.get("encoder", "patches") != "patches"
-    if fine_tuned and classes > TUNED_CLASSES and "neighbors" not in config.preset({"recipe": recipe}):
-        reason += "; the labels of neighbors count, because one label says little about many classes"
+    on_encoder, on_vectors = options.get("encoder", "patches") != "patches", options.get("student") == "mlp"
+    if many and (on_encoder or on_vectors):
+        reason += "; a discriminant from the labels of neighbors first, because one label says little of many classes"
+        options["fit"] = "neighbors"
+    preset = config.preset({"recipe": recipe})
+    if (
+        recipe == "self-training"
+        and classes > TUNED_CLASSES
+        and (on_encoder or on_vectors)
+        and "neighbors" not in preset
+    ):
         options["neighbors"] = min(NEIGHBORS, count // (2 * classes))
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images

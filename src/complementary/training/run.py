@@ -29,13 +29,14 @@ from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
 from complementary.rng import generator
+from complementary.training.discriminant import DiscriminantTrainer
 from complementary.training.estimates import estimates
 from complementary.training.folds import predict_out_of_fold
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
 from complementary.training.self_training import SelfTrainer, evidence_of_neighbors, fine_tuned_network
-from complementary.training.task import Task, build_task
+from complementary.training.task import Task, build_task, class_prior
 from complementary.training.trainer import Trainer
 from complementary.transitions import TransitionEstimate
 
@@ -125,7 +126,7 @@ def build_trainer(
     if not config.pseudo_labels.self_training:
         if config.pseudo_labels.student != "same":
             raise UserError("A student learns by self-training, but self_training is 0; set its epochs.", "student")
-        return Trainer(config, task, engine, processes)
+        return _classifier(config, task, engine, processes)
     return _start_self_training(config, task, dataset, engine, processes, progress)
 
 
@@ -147,7 +148,7 @@ def _start_self_training(
     _check_start(first)
     probabilities, network, encoder = processes.broadcast(_predict(first, task)), first.model, task.encoder
     evidence = evidence_of_neighbors(first) if config.pseudo_labels.neighbors else None
-    prior = _prior(config, probabilities, task)
+    prior = class_prior(config, task.excluded, task.transition, probabilities)
     _log_prior(prior, task)
     if student != "same":
         if encoder is not None:  # the layer on its features is self-trained first
@@ -210,15 +211,6 @@ def _for_adam(config: Config) -> Config:
     return config if own else config.with_(lr=usual.lr, weight_decay=usual.weight_decay)
 
 
-def _prior(config: Config, probabilities: Tensor, task: Task) -> priors.Prior:
-    shares, classes = config.pseudo_labels.shares(), len(task.classes)
-    if shares is not None:
-        return priors.given(shares, classes)
-    if config.pseudo_labels.prior == "uniform":
-        return priors.uniform(classes)
-    return priors.estimate(probabilities, task.excluded, task.transition)
-
-
 def _log_prior(prior: priors.Prior, task: Task) -> None:
     """Log the class prior, and warn about classes whose share the labels do not show."""
     if torch.allclose(prior.share, priors.uniform(len(task.classes)).share):
@@ -251,7 +243,8 @@ def _estimate_transition(
     first classifiers are trained with s-nl, which takes the labels for uniform; further ones with fwd and the estimate
     so far. The estimate under which the labels are most likely is used.
     """
-    plain = _for_adam(config).with_(mix="none", transition="auto", epochs=config.training.estimate_epochs)
+    options = {"fit": "gradient", "mix": "none", "transition": "auto", "epochs": config.training.estimate_epochs}
+    plain = _for_adam(config).with_(**options)
     if task.encoder is not None:
         plain = plain.with_(weight_decay=max(ESTIMATE_WEIGHT_DECAY, config.training.weight_decay))
     found: list[TransitionEstimate] = []
@@ -291,11 +284,16 @@ def _cross_fit(
     return predict_out_of_fold(task, folds, random, train, processes=processes)
 
 
+def _classifier(config: Config, task: Task, engine: Engine, processes: ProcessGroup) -> Trainer:
+    kind = DiscriminantTrainer if config.training.fit == "neighbors" else Trainer
+    return kind(config, task, engine, processes)
+
+
 def _train_first(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
     """Train a classifier for a later training; its network has the weights of the selected epoch."""
-    trainer = Trainer(config, task, engine, processes)
+    trainer = _classifier(config, task, engine, processes)
     trainer.stage = stage
     trainer.run(progress)
     if trainer.selected:
@@ -347,7 +345,7 @@ def _decoder(decoder: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
 def summarize(trainer: Trainer) -> dict[str, Any]:
     """The result of a finished training, as in result.json. Shares are fractions; None: not available."""
     history, summary = trainer.history, dict(trainer.task.data_summary)
-    images = len(history) * trainer.steps_per_epoch * trainer.config.training.batch
+    images = len(history) * trainer.steps_per_epoch * trainer.batch
     last, selected = history[-1], _selected(history)
     known = "accuracy" in last
     return {

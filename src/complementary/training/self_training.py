@@ -346,11 +346,11 @@ def search_epochs(epochs: int) -> list[int]:
     return sorted({epochs * part // SEARCHES for part in range(1, SEARCHES)} - {0})
 
 
-def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest") -> Tensor:
+def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest", wanted: int | None = None) -> Tensor:
     """What the labels of neighbors say about the training examples of all processes, [N, K].
 
-    Neighbors are found in the features that the last layer of the evaluated network sees: the nearest examples, or
-    those of the same cluster. Rank 0 alone searches.
+    Neighbors are found in the features that the last layer of the evaluated network sees: the nearest examples
+    (``wanted``; None: as many as the option ``neighbors`` says), or those of the same cluster. Rank 0 alone searches.
     """
     task, processes = trainer.task, trainer.processes
     parts = (trainer.features(task.train), task.excluded.float())
@@ -358,7 +358,7 @@ def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest") -> Te
     if not processes.is_main:
         return processes.broadcast(torch.zeros_like(excluded))
     with no_capture():
-        wanted = trainer.config.pseudo_labels.neighbors
+        wanted = trainer.config.pseudo_labels.neighbors if wanted is None else wanted
         if neighborhood == "cluster":
             seed = address(trainer.config.seed, "clusters", trainer.epoch)
             found = cluster_evidence(vectors, excluded, task.transition, 2 * wanted, seed)

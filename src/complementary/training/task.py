@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from complementary import data, files, mixing, oracle
+from complementary import data, files, mixing, oracle, priors
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.features import FeatureExtractor
 from complementary.config import Config
@@ -190,7 +190,8 @@ def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
 
 
 def _check_batch(config: Config, train: int, validation: int) -> None:
-    if train < config.training.batch:
+    closed_form = config.training.fit == "neighbors" and not config.pseudo_labels.self_training
+    if train < config.training.batch and not closed_form:
         raise UserError(
             f"There are {train} training examples (and {validation} in the validation split), fewer than one batch of "
             f"{config.training.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
@@ -287,6 +288,27 @@ def build_mixer(config: Config, task: Task, load: Any = None) -> GroupMixup | No
         groups = mixing.group_by(mixer.group_ids(task.excluded, task.cluster))
         return dataclasses.replace(mixer, pool=Pool(groups, load))
     return mixer
+
+
+def class_prior(
+    config: Config, excluded: Tensor, transition: Tensor, probabilities: Tensor | None = None
+) -> priors.Prior:
+    """The class prior, as the option ``prior`` says.
+
+    Args:
+        config: The configuration.
+        excluded: Complementary labels, [N, K].
+        transition: How labels arise from classes, [K, K].
+        probabilities: Predictions for these examples [N, K], which make an estimate more precise.
+    """
+    shares, classes = config.pseudo_labels.shares(), excluded.shape[1]
+    if shares is not None:
+        return priors.given(shares, classes)
+    if config.pseudo_labels.prior == "uniform":
+        return priors.uniform(classes)
+    if probabilities is None:
+        return priors.from_labels(excluded, transition)
+    return priors.estimate(probabilities, excluded, transition)
 
 
 def uses_oracle(config: Config) -> bool:

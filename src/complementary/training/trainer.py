@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from complementary import losses, networks, priors, scores
+from complementary import losses, networks, scores
 from complementary.augment import auto
 from complementary.augment.crop import CropAndFlip, CropDraw, default_padding, normalize
 from complementary.config import Config
@@ -27,7 +27,7 @@ from complementary.losses.registry import method_of
 from complementary.mixing import Draw, GroupMixup
 from complementary.rng import generator
 from complementary.training.selection import Selection, calibrate, scel_by_sharpness
-from complementary.training.task import Task, build_mixer
+from complementary.training.task import Task, build_mixer, class_prior
 
 SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
 MIN_HELD_OUT = 4  # validation examples: fewer are not divided into halves
@@ -257,20 +257,15 @@ class Trainer(TrainingLoop):
 
     def _class_prior(self, task: Task) -> Tensor:
         """The share of each class, [K]: as the option ``prior`` says, or estimated from the labels alone."""
-        p, classes = self.config.pseudo_labels, len(task.classes)
-        if (shares := p.shares()) is not None:
-            return priors.given(shares, classes).share
-        if p.prior == "uniform":
-            return priors.uniform(classes).share
-        estimated = priors.from_labels(task.excluded, task.transition)
-        if bool(estimated.error.isnan().any()):
+        found = class_prior(self.config, task.excluded, task.transition)
+        if bool(found.error.isnan().any()):
             raise UserError(
                 f"The loss {self.config.training.loss} needs the class prior, but it cannot be estimated: the "
                 "transition matrix is singular, so the labels do not determine the classes. Give the prior, or set it "
                 "to uniform.",
                 "prior",
             )
-        return estimated.share
+        return found.share
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         """Adam; without weight decay for what the loss learns."""

@@ -1,0 +1,172 @@
+"""A linear classifier in closed form, from the complementary labels of similar examples (``fit = neighbors``).
+
+A complementary label of many classes says little: one of 100 classes has .0145 bits, and a network that minimizes a
+loss fits the noise of such labels. Here labels are averaged before anything is fitted:
+
+1. The labels of an example's neighbors and its own labels give class probabilities (beliefs), aligned with the class
+   prior.
+2. Linear discriminant analysis is fitted to the beliefs: one mean per class, one covariance within classes.
+3. Its predictions enter the beliefs, and it is fitted again.
+
+A fit is an epoch of the training loop: it is evaluated, selected and checkpointed like one. True labels are not used.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from complementary.config import Config
+from complementary.engine.backend import Engine
+from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from complementary.errors import UserError
+from complementary.training.self_training import evidence_of_neighbors, log_likelihood
+from complementary.training.task import Task, class_prior
+from complementary.training.trainer import Trainer
+
+FITS = 3  # more make the beliefs too confident (docs/notes/self-training.md, Many classes)
+NEIGHBORS = 150  # if the option neighbors is 0; at most half of a class
+ALIGNMENTS = 20  # iterations of `align`
+CHUNK = 8192  # examples whose products are added in float32; the sums are float64
+MOST_FEATURES = 16_384  # the covariance of so many has 2 GB in float64
+
+
+class DiscriminantTrainer(Trainer):
+    """The closed form as a training loop: one step per epoch, `FITS` epochs.
+
+    Args:
+        config: The configuration.
+        task: Its examples and labels, with features or vectors as inputs.
+        device: The device, or the engine that computes.
+        processes: The processes that share the work; rank 0 alone fits.
+    """
+
+    def __init__(
+        self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
+        batch = len(task.train) // processes.world_size * processes.world_size
+        engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
+        super().__init__(config.with_(epochs=FITS, batch=max(2, batch)), task, engine, processes)
+        self.config, self.config_hash = config, config.hash()
+        self._check()
+        classes = len(task.classes)
+        self.neighbors = config.pseudo_labels.neighbors or max(1, min(NEIGHBORS, len(task.train) // (2 * classes)))
+        self.evidence: Tensor | None = None  # of this process, [n, K]
+
+    def _check(self) -> None:
+        """Raise if a discriminant cannot be fitted."""
+        if self.model.kind != "linear":
+            raise UserError(
+                f"fit = neighbors fits a linear model, but the model is {self.model.kind}; set model to linear, or fit "
+                "to gradient.",
+                "fit",
+            )
+        if self.mixer is not None:
+            raise UserError(
+                f"fit = neighbors does not mix examples, but mix is {self.config.mixing.mix}; use none.", "mix"
+            )
+        if self.criterion.decoder() is not None:
+            raise UserError(
+                f"fit = neighbors fits classes, but the loss {self.config.training.loss} predicts labels; use another "
+                "loss.",
+                "loss",
+            )
+        if self.model.fc.in_features > MOST_FEATURES:
+            raise UserError(
+                f"fit = neighbors needs the covariance of all features, and there are {self.model.fc.in_features:,}; "
+                f"at most {MOST_FEATURES:,} are possible. Use an encoder, or set fit to gradient.",
+                "fit",
+            )
+
+    def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
+        """Fit the discriminant to all examples -> their loss with it."""
+        excluded = self.task.excluded.float()
+        if self.evidence is None:
+            self.evidence = evidence_of_neighbors(self, wanted=self.neighbors)[self.processes.shard()]
+        predicted = self.outputs(self.task.train).log_softmax(1) if self.epoch else torch.zeros_like(self.evidence)
+        parts = (self.features(self.task.train), excluded, self.evidence, predicted)
+        gathered = [self.processes.all_gather(part, self.examples) for part in parts]
+        fc = self.model.fc
+        weight, bias = self._fit(*gathered) if self.processes.is_main else (fc.weight.detach(), fc.bias.detach())
+        with torch.no_grad():
+            fc.weight.copy_(self.processes.broadcast(weight))
+            fc.bias.copy_(self.processes.broadcast(bias))
+        losses = self.processes.all_gather(self.loss(self.outputs(self.task.train), excluded), self.examples)
+        return self._mean(losses, gathered[1])[0]
+
+    def _fit(self, vectors: Tensor, excluded: Tensor, evidence: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights [K, D] and biases [K].
+
+        Args:
+            vectors: Features, [N, D].
+            excluded: Complementary labels, [N, K].
+            evidence: Log-likelihood of the labels of the neighbors, [N, K].
+            predicted: Logarithm of the class probabilities by the last fit, [N, K]; 0 in the first one.
+        """
+        transition = self.task.transition
+        known = (predicted if self.epoch else evidence).softmax(1)
+        prior = class_prior(self.config, excluded, transition, known).share.to(vectors)
+        return fit_discriminant(vectors, align(predicted + evidence + log_likelihood(excluded, transition), prior))
+
+
+# --- pure functions -------------------------------------------------------------------------------------------------
+
+
+def align(logits: Tensor, prior: Tensor) -> Tensor:
+    """Class probabilities whose mean over the examples is the class prior.
+
+    A factor per class is found by iteration: softmax(logits + b) has the mean ``prior``.
+
+    Args:
+        logits: [N, K].
+        prior: Share of each class, [K].
+
+    Returns:
+        float [N, K].
+    """
+    offset = torch.zeros_like(prior)
+    for _ in range(ALIGNMENTS):
+        mean = (logits + offset).softmax(1).mean(0)
+        offset = offset + (prior / mean.clamp_min(1e-12)).log()
+    return (logits + offset).softmax(1)
+
+
+def fit_discriminant(vectors: Tensor, beliefs: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear discriminant analysis with soft labels.
+
+    The covariance within classes is shrunk to a multiple of the identity by the rule of Chen et al. (2010), "Shrinkage
+    algorithms for MMSE covariance estimation" (OAS), which has no parameter; without its terms of order 1 / D, as in
+    scikit-learn.
+
+    Args:
+        vectors: Features, [N, D].
+        beliefs: Class probabilities of each example, [N, K].
+
+    Returns:
+        Weights float32 [K, D] and biases float32 [K]: the logits of features x are x @ weights.T + biases.
+    """
+    count, features = vectors.shape
+    center = vectors.mean(0)
+    total, sums = (
+        torch.zeros(n, features, dtype=torch.float64, device=vectors.device) for n in (features, len(beliefs[0]))
+    )
+    for rows, known in zip(vectors.split(CHUNK), beliefs.split(CHUNK), strict=True):
+        x = rows - center
+        total += x.T @ x
+        sums += known.to(x.dtype).T @ x
+    share = beliefs.double().mean(0).clamp_min(1e-12)
+    means = sums / (count * share[:, None])
+    within = total / count - (means.T * share) @ means
+    scale = within.diagonal().mean().clamp_min(1e-12)
+    identity = torch.eye(features, dtype=torch.float64, device=vectors.device)
+    amount = _shrinkage(within, count)
+    weights = torch.linalg.solve((1 - amount) * within + (amount + 1e-9) * scale * identity, means.T).T
+    biases = share.log() - (weights * means).sum(1) / 2 - weights @ center.double()
+    return weights.float(), biases.float()
+
+
+def _shrinkage(covariance: Tensor, count: int) -> float:
+    """OAS: the weight of the identity, from the covariance [D, D] of ``count`` examples."""
+    squares, squared_trace = float(covariance.square().sum()), float(covariance.trace()) ** 2
+    excess = (count + 1) * (squares - squared_trace / len(covariance))
+    return 1.0 if excess <= 0 else min(1.0, (squares + squared_trace) / excess)
