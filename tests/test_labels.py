@@ -433,3 +433,18 @@ def test_from_answers_of_anything_is_valid_or_refused(answers, classes):
     with contextlib.suppress(UserError):
         excluded, names = labels.from_answers(yes, no, classes)
         assert excluded.shape == (len(answers), len(names))
+
+
+@pytest.mark.parametrize("kind", ["Int64", "boolean", "object", "uint8", "float32"])
+def test_tables_of_zeros_and_ones_mean_the_same_whatever_their_type(kind):
+    table = pd.DataFrame({"cat": [1, 0, 0], "dog": [0, 1, 0], "ship": [0, 0, 1]}).astype(kind)
+    found, classes = labels.encode(table)
+    assert tuple(classes) == ("cat", "dog", "ship")
+    assert found.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["Int64", "boolean", "object"])
+def test_tables_of_zeros_and_ones_with_missing_cells_are_refused(kind):
+    table = pd.DataFrame({"cat": [1, None, 0], "dog": [0, 1, 1]}, dtype=kind)
+    with pytest.raises(UserError, match="row 1, column 0 is missing; fill such cells first"):
+        labels.encode(table)

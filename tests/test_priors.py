@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from complementary import labels, priors, transitions
 from complementary.errors import UserError
+from complementary.rng import generator
 
 
 def long_tail(ratio: float, head: int = 5000, classes: int = 10) -> torch.Tensor:
@@ -128,3 +129,18 @@ def test_given_prior_needs_one_share_per_class():
     assert priors.given((0.5, 0.25, 0.25), 3).share.tolist() == pytest.approx([0.5, 0.25, 0.25])
     with pytest.raises(UserError, match="2 shares"):
         priors.given((0.5, 0.5), 3)
+
+
+def test_error_of_a_class_that_is_never_predicted_is_that_of_the_counts():
+    """Examples of the last class are taken for the first one: predictions say nothing about its share."""
+    random = generator(0, "lost")
+    share = torch.tensor([0.3, 0.2, 0.2, 0.15, 0.09, 0.06])
+    truth = torch.multinomial(share, 6000, replacement=True, generator=random)
+    excluded = labels.draw(truth, transitions.uniform(6), seed=1)
+    predicted = torch.where(truth == 5, 0, truth)
+    probabilities = 0.97 * torch.eye(6)[predicted] + torch.tensor([0.006] * 5 + [0.0])
+    found = priors.estimate(probabilities, excluded, transitions.uniform(6))
+    counts = priors.from_labels(excluded, transitions.uniform(6))
+    assert float(found.share[5]) < 0.02, "the share itself is lost"
+    assert float(found.error[5]) == pytest.approx(float(counts.error[5]), rel=0.05)
+    assert abs(float(found.share[5]) - 0.06) < 3 * float(found.error[5])

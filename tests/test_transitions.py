@@ -347,3 +347,9 @@ def test_estimates_of_a_class_without_examples_are_distributions():
     ):
         torch.testing.assert_close(matrix.sum(1), torch.ones(4, dtype=torch.float64))
         assert bool((matrix >= 0).all())
+
+
+@pytest.mark.parametrize("text", ["[[0,1],[1", "[[0,1,1],[1]]", '[["a","b"],["c","d"]]'])
+def test_parse_refuses_text_that_is_not_a_matrix(text):
+    with pytest.raises(UserError, match="is not a matrix; expected rows of numbers"):
+        transitions.parse(f"matrix:{text}", 2)

@@ -541,6 +541,9 @@ AS_CODED: dict[str, dict[str, Any]] = {
 """Options of each mixer in the paper's published code, where the text says otherwise."""
 
 
+FITS = 3
+"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/self-training.md, Many classes)."""
+
 _ON_FEATURES: dict[str, Any] = {
     "inputs": "features",
     "loss": "s-exp",

@@ -258,7 +258,7 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
     """Labels as a tensor or a list, and the classes if the labels name them (pandas)."""
     names = None
     if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):  # DataFrame
-        columns, labels = tuple(labels.columns), labels.to_numpy()
+        columns, labels = tuple(labels.columns), _zeros_and_ones(labels.to_numpy())
         if labels.dtype.kind in "biuf":
             names = None if columns == tuple(range(len(columns))) else _check_names(columns)  # 0 to K-1: not named
         else:
@@ -279,6 +279,23 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
     elif isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)):
         labels = list(labels)
     return labels, names
+
+
+def _zeros_and_ones(cells: Any) -> Any:
+    """The cells of a DataFrame [N, M]; as numbers if all are 0 and 1, whatever the type of the columns."""
+    if cells.dtype.kind in "biuf" or cells.size == 0:
+        return cells
+    missing = np.array([[_is_missing(cell) for cell in row] for row in cells.tolist()])
+    present = cells[~missing]
+    if len(present) == 0 or not all(isinstance(c, (bool, int, float, np.generic)) and c in (0, 1) for c in present):
+        return cells
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        raise UserError(
+            f"The labels are a table of 0 and 1, but row {row}, column {column} is missing; fill such cells first, for "
+            "example with fillna(0): not excluded."
+        )
+    return cells.astype(np.uint8)
 
 
 def _is_missing(label: object) -> bool:

@@ -82,7 +82,8 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     chance = (2 * covariance.square().sum()).sqrt()  # standard deviation of the distance of an unbiased `beliefs`
     possible = ((distance - noise.sum()).clamp_min(0) + chance) * size / size.sum() + (found - beliefs).square()
     error = (1 - weight).square() * torch.minimum(possible, noise) + weight.square() * noise
-    return Prior(_normalize(share), error.sqrt().float())
+    lost = share < FLOOR / len(share)  # the classifier never predicts the class, so its predictions say nothing
+    return Prior(_normalize(share), torch.where(lost, noise, error).sqrt().float())
 
 
 def given(shares: tuple[float, ...], classes: int) -> Prior:

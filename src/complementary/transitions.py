@@ -231,7 +231,11 @@ def _parse(spec: str, classes: int) -> Tensor:
     if kind == "uniform" and not value:
         return uniform(classes)
     if kind == "matrix" and value.startswith("[["):
-        return check_transition(torch.tensor(json.loads(value), dtype=torch.float64), classes)
+        try:
+            matrix = torch.tensor(json.loads(value), dtype=torch.float64)
+        except (TypeError, ValueError):
+            raise UserError(f"{spec!r} is not a matrix; expected rows of numbers, such as [[0, 1], [1, 0]].") from None
+        return check_transition(matrix, classes)
     if kind == "matrix" and value:
         return read_transition(value, classes)
     if kind == "designed":

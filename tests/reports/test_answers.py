@@ -1,6 +1,7 @@
 """Answers that look wrong, against errors that were planted."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -256,3 +257,18 @@ def test_yes_answers_for_many_classes_are_judged():
     probabilities = (torch.nn.functional.one_hot(truth) + 0.01).double()
     noise = estimate_answer_noise(excluded, probabilities / probabilities.sum(1, keepdim=True))
     assert noise.rate == pytest.approx(0, abs=1e-3)
+
+
+def test_answers_can_be_a_table_or_an_array_of_names():
+    random = np.random.default_rng(0)
+    truth = random.integers(0, 3, 60)
+    excluded = np.eye(3, dtype=int)[(truth + random.integers(1, 3, 60)) % 3]
+    probabilities = 0.9 * np.eye(3)[truth] + 0.1 / 3
+    names = ["cat", "dog", "ship"]
+    wanted = rank_answers(excluded, probabilities)
+    table = pd.DataFrame(excluded, columns=names)[["ship", "cat", "dog"]]
+    listed = np.array(names)[excluded.argmax(1)][:, None]
+    for form in (table, listed):
+        found = rank_answers(form, probabilities, classes=names)
+        assert np.array_equal(found.example, wanted.example)
+        assert np.allclose(found.quality, wanted.quality)

@@ -11,6 +11,7 @@ import torch
 from complementary.config import Config
 from complementary.data import import_dataset
 from complementary.errors import UserError
+from complementary.reports.run_page import page
 from complementary.training import diagnose as module
 from complementary.training.diagnose import diagnose
 from complementary.training.finished import open_run
@@ -265,3 +266,15 @@ def test_annotators_and_names_come_with_the_data(tmp_path, monkeypatch):
     assert careless[int(first["example"])] or first["example"] == "0"
     yes = [row for row in csv.DictReader(io.StringIO(report.answers_csv(len(rows)))) if row["answer"].startswith("yes")]
     assert [(row["example"], row["annotator"]) for row in yes] == [("0", "joe")], "listed once"
+
+
+def test_estimated_matrix_without_held_out_examples_gives_no_estimates(tmp_path):
+    """Its error is not known then, so nothing that rests on its inverse is shown."""
+    options = {"labels": "biased:5", "transition": "estimate", "loss": "fwd", "mix": "none", "holdout": 0.0}
+    run(Config.of(epochs=2, estimate_epochs=2, **options), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=2)
+    names = [accuracy.name for accuracy in report.accuracies]
+    assert not any(name.startswith("Estimated") for name in names)
+    assert report.baselines == []
+    assert any("its error is not known" in note for note in report.notes)
+    assert "its error is not known" in page(report, "answers.csv", "uncertain.csv", 5)

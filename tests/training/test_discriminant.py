@@ -16,7 +16,8 @@ from complementary.data import Dataset, Split
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.rng import generator
-from complementary.training import discriminant
+from complementary.training import discriminant, recipes
+from complementary.training import run as runner
 from complementary.training.discriminant import FITS, DiscriminantTrainer, align, fit_discriminant
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
@@ -208,6 +209,49 @@ def test_discriminant_on_a_gpu_is_that_of_a_cpu():
     torch.testing.assert_close(weights[1], weights[0], atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize("recipe", ["auto", "self-training", "features"])
+def test_fit_neighbors_alone_is_enough_for_every_recipe(recipe):
+    dataset = blobs(4, 60)
+    options = {"fit": "neighbors"} | ({} if recipe == "features" else {"self_training": 2})
+    model = ComplementaryClassifier(recipe=recipe, config=options)
+    model.fit(dataset.train.inputs.numpy(), dataset.train.excluded.numpy())
+    assert np.mean(model.predict(dataset.test.inputs.numpy()) == dataset.test.truth.numpy()) > 0.8
+
+
+def test_matrix_is_estimated_with_the_usual_network(monkeypatch):
+    """A linear model is right for the discriminant, but not for classes that are not linearly separable."""
+    models = []
+    first = runner._train_first
+    monkeypatch.setattr(runner, "_train_first", lambda c, *rest: models.append(c.network.model) or first(c, *rest))
+    config = VECTORS.with_(transition="estimate", loss="fwd", estimate_epochs=1, batch=64)
+    trainer = build_trainer(config, "cpu", blobs(3, 60))
+    assert set(models) == {"auto"}
+    assert isinstance(trainer, DiscriminantTrainer)
+
+
+@pytest.mark.slow
+def test_auto_with_an_estimated_matrix_learns_classes_that_are_not_linearly_separable():
+    """12 classes on a grid in two dimensions, with enough labels for the matrix to be estimated."""
+    random = np.random.default_rng(0)
+    truth = np.repeat(np.arange(12), 620)
+    x = np.stack([truth % 4, truth // 4], 1) * 3.0 + random.normal(0, 0.6, (len(truth), 2))
+    not_y = (truth + random.integers(1, 12, len(truth))) % 12
+    model = ComplementaryClassifier(recipe="auto").fit(x, not_y)
+    assert model.transition_estimate_ is not None
+    assert np.mean(model.predict(x) == truth) > 0.7
+
+
+def test_epochs_limit_the_fits():
+    assert len(run_history(VECTORS.with_(epochs=2))) == 2
+    assert len(run_history(VECTORS.with_(epochs=50))) == FITS
+
+
+def run_history(config: Config) -> list[dict]:
+    trainer = build_trainer(config, "cpu", blobs(4, 40))
+    trainer.run()
+    return trainer.history
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +267,21 @@ def test_discriminant_on_a_gpu_is_that_of_a_cpu():
 def test_discriminant_refuses_options_that_it_cannot_use(options, message):
     with pytest.raises(UserError, match=message):
         build_trainer(VECTORS.with_(**options), "cpu", blobs(4, 30))
+
+
+@pytest.mark.parametrize("recipe", ["pocr", "plnl"])
+def test_baselines_on_raw_inputs_refuse_the_discriminant(recipe):
+    config = Config.of(recipe=recipe, fit="neighbors", epochs=2)
+    with pytest.raises(UserError, match="leave fit out"):
+        build_trainer(config.with_(batch=64), "cpu")
+    with pytest.raises(UserError, match="fewer than one batch of 5000"):
+        build_trainer(config.with_(batch=5000), "cpu")
+
+
+def test_auto_does_not_choose_a_discriminant_of_too_many_features(monkeypatch):
+    monkeypatch.setattr(recipes, "MOST_FEATURES", 15)
+    found = recipes.resolve(Config.of(recipe="auto", labels="given"), blobs(12, 30), torch.device("cpu"))
+    assert found.training.fit == "gradient"
 
 
 def test_discriminant_refuses_too_many_features(monkeypatch):

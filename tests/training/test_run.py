@@ -314,3 +314,11 @@ def test_run_that_fails_before_training_leaves_no_folder(tmp_path, quick):
     with pytest.raises(UserError, match="fewer than one batch"):
         run(quick.with_(batch=5000), tmp_path / "old")
     assert (tmp_path / "old").exists(), "an existing folder stays"
+
+
+def test_folder_of_a_run_that_was_refused_after_its_first_training_can_be_used_again(tmp_path):
+    config = Config.of(inputs="features", encoder="random", mix="none", epochs=1, head=36, batch=32, self_training=1)
+    with pytest.raises(UserError, match="use linear or auto"):
+        run(config.with_(model="mlp"), tmp_path / "x", device="cpu")
+    assert not (tmp_path / "x").exists()
+    assert run(config, tmp_path / "x", device="cpu")["accuracy_last"] > 0

@@ -84,12 +84,15 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is UserError and not self.resume and self.processes.is_main:  # not `Stopped`, which can be resumed
+            self._forget_start()
         self._release(failed=kind is not None)
 
     def starting(self, progress: Progress | None = None) -> Progress:
         """For trainings that come before `train`: a run that is interrupted in one of them can be resumed.
 
-        Their first step shows that the configuration is usable. It is then written; a resumed run starts over.
+        The configuration is written after their first step; a resumed run starts over. If it turns out to be unusable,
+        it is removed, so that the folder can be used again.
 
         Args:
             progress: Called after every step.
@@ -169,6 +172,12 @@ class RunFolder:
             self._lock.enter_context(files.lock(self.path / ".lock"))
         except files.Locked:
             raise UserError(f"Another process is training in {self.path}; use another folder.", "out") from None
+
+    def _forget_start(self) -> None:
+        """Remove the configuration of a run that ended with an error before its training began."""
+        with contextlib.suppress(OSError):
+            if not any((self.path / name).exists() for name in FILES if name != "config.toml"):
+                (self.path / "config.toml").unlink(missing_ok=True)
 
     def _release(self, failed: bool) -> None:
         with contextlib.suppress(OSError):

@@ -352,12 +352,16 @@ def with_errors(transition: Tensor, rate: float) -> Tensor:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
+def _is_numeric(values: NDArray[Any] | Tensor) -> bool:
+    return isinstance(values, Tensor) or values.dtype.kind in "biuf"
+
+
 def _check(
     excluded: object, pred_probs: ArrayLike | Tensor, classes: Sequence[Hashable] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Answers and probabilities as float64 [N, K] on the CPU."""
     probabilities = _probabilities(pred_probs)
-    if getattr(excluded, "ndim", 0) == 2:
+    if isinstance(excluded, (np.ndarray, Tensor)) and excluded.ndim == 2 and _is_numeric(excluded):
         given = torch.as_tensor(excluded)
     else:
         names = probabilities.shape[1] if classes is None else list(classes)

@@ -47,6 +47,10 @@ from complementary.training.run import BASELINES
 log = logging.getLogger(__name__)
 AUTO_FOLDS, AUTO_SECONDS = 5, 180  # cross-fit by default if it takes less than three minutes
 SEEN = "the encoder was pretrained on"
+UNKNOWN_ERROR = (
+    "No accuracy is estimated: the transition matrix was estimated, and without held-out examples its error is not "
+    "known. Train with a holdout, or give the matrix."
+)
 OF_THIS_MODEL = "Estimated accuracy of this model"
 UNCORRECTED = f"{OF_THIS_MODEL}, if no answer is wrong"
 MAX_UNCERTAIN = 200  # examples for which one more answer is suggested
@@ -86,6 +90,10 @@ def diagnose(
     judged = _judge(run, held, held_probabilities, fitted, notes)
     answers, noise = judged.answers, judged.answers.noise
     matrix = _matrix(run, noise)
+    if _matrix_error(run) is None:  # as for labels that do not determine the classes: nothing rests on its inverse
+        matrix = torch.full_like(matrix, 1 / len(matrix))
+        if not len(held):
+            notes.append(UNKNOWN_ERROR)
     test, truth = run.test_probabilities(), None if run.dataset.test is None else run.dataset.test.truth
     unseen = judged.probabilities[judged.unseen]  # those of the cross-fit, or the held-out ones
     predicted, excluded = unseen.argmax(1), run.excluded[judged.rows[judged.unseen]]
@@ -325,12 +333,15 @@ def _accuracy(
 
 
 def _matrix_error(run: FinishedRun) -> float | None:
-    """Standard error of an estimated accuracy because the matrix was estimated; None: it is too uncertain.
+    """Standard error of an estimated accuracy because the matrix was estimated; None: it is too uncertain,
+    or its error is not known because there are no held-out examples.
 
     It follows from the result of the run, whose interval includes it.
     """
-    if run.config.training.transition != "estimate" or not run.held_out.any():
+    if run.config.training.transition != "estimate":
         return 0.0
+    if not run.held_out.any():
+        return None
     result, names = run.result, ("estimated_accuracy", "estimated_seen_accuracy")
     name = next((name for name in names if result.get(f"{name}_error") is not None), None)
     if name is None:
@@ -486,7 +497,6 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     """What the model rests on; ``held``: probabilities of the held-out examples."""
     config, result = run.config, run.result
     summary = result.get("data", {})
-    t = config.training
     rows = [
         ("data", f"{config.dataset.data}: {len(run.index):,} examples, {int(run.held_out.sum()):,} of them held out"),
         ("answers", _describe_answers(run)),
@@ -494,7 +504,7 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
         ("wrong answers", _describe_errors(noise)),
         ("encoder", str(summary.get("encoder", "none; trained from the raw inputs"))),
         ("network", _describe_network(run)),
-        ("recipe", f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"),
+        ("recipe", _describe_recipe(config)),
         ("class prior", _describe_prior(result.get("class_prior"), run)),
         ("weights", f"{run.weights} epoch, seed {config.seed}"),
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
@@ -544,9 +554,16 @@ def _describe_network(run: FinishedRun) -> str:
     return run.predictor.network.kind if encoder is None else f"{run.predictor.network.kind} on frozen features"
 
 
+def _describe_recipe(config: Config) -> str:
+    t = config.training
+    if t.fit == "neighbors":
+        return f"{t.recipe}: a linear discriminant from the labels of neighbors"
+    return f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"
+
+
 def _describe_prior(prior: list[float] | None, run: FinishedRun) -> str:
     if prior is None:
-        return "not used in training"
+        return "estimated in each fit" if run.config.training.fit == "neighbors" else "not used in training"
     low, high, option = min(prior), max(prior), run.config.pseudo_labels.prior
     source = "estimated" if option == "estimate" else "equal shares, as given" if option == "uniform" else "given"
     if math.isclose(low, high, rel_tol=1e-3):

@@ -16,7 +16,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from complementary.config import Config
+from complementary import networks
+from complementary.config import FITS, Config
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.errors import UserError
@@ -24,7 +25,6 @@ from complementary.training.self_training import evidence_of_neighbors, log_like
 from complementary.training.task import Task, class_prior
 from complementary.training.trainer import Trainer
 
-FITS = 3  # more make the beliefs too confident (docs/notes/self-training.md, Many classes)
 NEIGHBORS = 150  # if the option neighbors is 0; at most half of a class
 ALIGNMENTS = 20  # iterations of `align`
 CHUNK = 8192  # examples whose products are added in float32; the sums are float64
@@ -32,7 +32,7 @@ MOST_FEATURES = 16_384  # the covariance of so many has 2 GB in float64
 
 
 class DiscriminantTrainer(Trainer):
-    """The closed form as a training loop: one step per epoch, `FITS` epochs.
+    """The closed form as a training loop: one step per epoch, at most `FITS` epochs.
 
     Args:
         config: The configuration.
@@ -46,12 +46,20 @@ class DiscriminantTrainer(Trainer):
     ) -> None:
         batch = len(task.train) // processes.world_size * processes.world_size
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
-        super().__init__(config.with_(epochs=FITS, batch=max(2, batch)), task, engine, processes)
+        epochs = min(FITS, config.training.epochs)
+        super().__init__(config.with_(epochs=epochs, batch=max(2, batch)), task, engine, processes)
         self.config, self.config_hash = config, config.hash()
         self._check()
         classes = len(task.classes)
         self.neighbors = config.pseudo_labels.neighbors or max(1, min(NEIGHBORS, len(task.train) // (2 * classes)))
         self.evidence: Tensor | None = None  # of this process, [n, K]
+
+    def build_network(self) -> networks.Network:
+        """A linear model, unless the configuration names another, which is refused."""
+        task, kind = self.task, self.config.network
+        if kind.model != "auto":
+            return super().build_network()
+        return networks.build("linear", task.shape, len(task.classes), self.config.seed)
 
     def _check(self) -> None:
         """Raise if a discriminant cannot be fitted."""

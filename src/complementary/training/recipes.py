@@ -30,6 +30,7 @@ from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
 from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
+from complementary.training.discriminant import MOST_FEATURES
 
 log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
@@ -88,7 +89,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
     recipe = "self-training"
     options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
-    many = classes > TUNED_CLASSES and not (config.is_balanced or given.keys() & {"fit", "model", "mix"})
+    many = _wants_discriminant(config, given, dataset)
     if dataset.train.inputs.ndim == 2 and many:
         reason = "vectors of many classes: self-training of an MLP"
         options |= _raw(count, options["batch"], "vectors") | {"mix": "none", "model": "linear", "student": "mlp"}
@@ -139,6 +140,15 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", reason)
     return Config().with_(**({"recipe": recipe} | options | given))
+
+
+def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:
+    """Whether a discriminant is fitted, if the inputs of the classifier are features or vectors."""
+    if given.keys() & {"model", "mix"}:
+        return False
+    inputs = dataset.train.inputs
+    possible = inputs.ndim > 2 or inputs.shape[1] <= MOST_FEATURES
+    return "fit" in given or (possible and len(dataset.classes) > TUNED_CLASSES and not config.is_balanced)
 
 
 def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:

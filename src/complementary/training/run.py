@@ -195,6 +195,8 @@ def _start_baseline(
     recipe, encoder = config.training.recipe, task.encoder
     if config.pseudo_labels.self_training:
         raise UserError(f"The recipe {recipe} does not include self-training; leave it out.", "self_training")
+    if encoder is None and config.training.fit == "neighbors":
+        raise UserError(f"The recipe {recipe} trains a network by gradients; leave fit out.", "fit")
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
     on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch, policy="none")
@@ -243,7 +245,14 @@ def _estimate_transition(
     first classifiers are trained with s-nl, which takes the labels for uniform; further ones with fwd and the estimate
     so far. The estimate under which the labels are most likely is used.
     """
-    options = {"fit": "gradient", "mix": "none", "transition": "auto", "epochs": config.training.estimate_epochs}
+    options: dict[str, Any] = {
+        "fit": "gradient",
+        "mix": "none",
+        "transition": "auto",
+        "epochs": config.training.estimate_epochs,
+    }
+    if config.training.fit == "neighbors":  # a linear model was for the discriminant
+        options["model"] = "auto"
     plain = _for_adam(config).with_(**options)
     if task.encoder is not None:
         plain = plain.with_(weight_decay=max(ESTIMATE_WEIGHT_DECAY, config.training.weight_decay))

@@ -190,11 +190,12 @@ def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
 
 
 def _check_batch(config: Config, train: int, validation: int) -> None:
-    closed_form = config.training.fit == "neighbors" and not config.pseudo_labels.self_training
-    if train < config.training.batch and not closed_form:
+    t = config.training
+    closed_form = t.fit == "neighbors" and not config.pseudo_labels.self_training and t.recipe not in ("pocr", "plnl")
+    if train < t.batch and not closed_form:
         raise UserError(
             f"There are {train} training examples (and {validation} in the validation split), fewer than one batch of "
-            f"{config.training.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
+            f"{t.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
             "batch",
         )
 
