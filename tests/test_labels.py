@@ -448,3 +448,6 @@ def test_tables_of_zeros_and_ones_with_missing_cells_are_refused(kind):
     table = pd.DataFrame({"cat": [1, None, 0], "dog": [0, 1, 1]}, dtype=kind)
     with pytest.raises(UserError, match="row 1, column 0 is missing; fill such cells first"):
         labels.encode(table)
+    empty = pd.DataFrame({"cat": [None, 1, 0], "dog": [None, 0, 1]}, dtype=kind)
+    with pytest.raises(UserError, match="row 0, column 0 is missing"):
+        labels.encode(empty)

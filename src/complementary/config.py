@@ -358,7 +358,7 @@ class TrainingConfig:
     fit: Literal["gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
     """How the classifier, or the one that self-training starts from, is fitted. gradient: Adam minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
-    many classes. Epochs, batch, lr and weight_decay are not used then."""
+    many classes. It has at most three epochs, and batch, lr and weight_decay are not used."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256

@@ -283,11 +283,11 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
 
 def _zeros_and_ones(cells: Any) -> Any:
     """The cells of a DataFrame [N, M]; as numbers if all are 0 and 1, whatever the type of the columns."""
-    if cells.dtype.kind in "biuf" or cells.size == 0:
+    first = next((cell for cell in cells.flat if not _is_missing(cell)), None)
+    if cells.dtype.kind in "biuf" or not _is_zero_or_one(first):  # names of classes: nothing more to look at
         return cells
     missing = np.array([[_is_missing(cell) for cell in row] for row in cells.tolist()])
-    present = cells[~missing]
-    if len(present) == 0 or not all(isinstance(c, (bool, int, float, np.generic)) and c in (0, 1) for c in present):
+    if not all(_is_zero_or_one(cell) for cell in cells[~missing]):
         return cells
     if missing.any():
         row, column = np.argwhere(missing)[0]
@@ -296,6 +296,10 @@ def _zeros_and_ones(cells: Any) -> Any:
             "example with fillna(0): not excluded."
         )
     return cells.astype(np.uint8)
+
+
+def _is_zero_or_one(cell: object) -> bool:
+    return isinstance(cell, (int, float, np.generic)) and cell in (0, 1)
 
 
 def _is_missing(label: object) -> bool:

@@ -90,7 +90,8 @@ def diagnose(
     judged = _judge(run, held, held_probabilities, fitted, notes)
     answers, noise = judged.answers, judged.answers.noise
     matrix = _matrix(run, noise)
-    if _matrix_error(run) is None:  # as for labels that do not determine the classes: nothing rests on its inverse
+    matrix_error = _matrix_error(run, held_probabilities)
+    if matrix_error is None:  # as for labels that do not determine the classes: nothing rests on its inverse
         matrix = torch.full_like(matrix, 1 / len(matrix))
         if not len(held):
             notes.append(UNKNOWN_ERROR)
@@ -107,7 +108,7 @@ def diagnose(
     report = RunReport(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
         classes=run.predictor.classes,
-        accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth),
+        accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth, matrix_error),
         baselines=_baselines(run, matrix, baselines),
         by_class=_by_class(run, predicted, excluded, matrix, test, truth),
         calibrations=calibrations,
@@ -274,6 +275,7 @@ def _accuracies(
     noise: AnswerNoise,
     test: Tensor | None,
     truth: Tensor | None,
+    matrix_error: float | None,
 ) -> list[Accuracy]:
     """The unbiased estimates, the most precise one first, then that of the calibrated model and the oracle value."""
     found: list[Accuracy] = []
@@ -282,19 +284,18 @@ def _accuracies(
     considered = ", wrong answers considered" if corrected else ""
     population = f"examples like the {held:,} held-out ones of {data}{_seen(run, run.held_out)}"
     everyone = f"examples like all {len(run.index):,} of {data}{_seen(run, torch.ones_like(run.held_out))}"
-    invertible = _matrix_error(run) is not None
-    if held and invertible:
+    if held and matrix_error is not None:
         found += _stored(run, data)
         predicted = probabilities.argmax(1)
         if corrected or not found:
             name = f"{OF_THIS_MODEL}{considered}"
-            found.append(_accuracy(run, predicted, excluded, noise, name, population))
+            found.append(_accuracy(run, predicted, excluded, noise, name, population, matrix_error))
         if corrected and len(found) == 1:
             plain = estimate_accuracy(predicted, excluded, _base(run))
             found.append(Accuracy(UNCORRECTED, plain, population))
-    if fitted is not None and invertible:
+    if fitted is not None and matrix_error is not None:
         name = f"Estimated accuracy of the recipe, cross-fitted{considered}"
-        found.append(_accuracy(run, fitted.argmax(1), run.excluded, noise, name, everyone))
+        found.append(_accuracy(run, fitted.argmax(1), run.excluded, noise, name, everyone, matrix_error))
     found.sort(key=lambda a: _rank(a, corrected))
     if fitted is not None or held:
         value = _confidence(probabilities if fitted is None else fitted, noise)
@@ -312,7 +313,13 @@ def _rank(accuracy: Accuracy, corrected: bool) -> tuple[bool, bool, float]:
 
 
 def _accuracy(
-    run: FinishedRun, predicted: Tensor, excluded: Tensor, noise: AnswerNoise, name: str, population: str
+    run: FinishedRun,
+    predicted: Tensor,
+    excluded: Tensor,
+    noise: AnswerNoise,
+    name: str,
+    population: str,
+    matrix_error: float,
 ) -> Accuracy:
     """The estimated accuracy, with the error of the estimated rate of wrong answers.
 
@@ -322,7 +329,7 @@ def _accuracy(
     matrix, base = _matrix(run, noise), _base(run)
     found = estimate_accuracy(predicted, excluded, matrix)
     if torch.equal(matrix, base):
-        error = math.hypot(found.error, _matrix_error(run) or 0.0)
+        error = math.hypot(found.error, matrix_error)
         return Accuracy(name, Estimated(found.value, error), population)
     rate = noise.label_rate.value + noise.label_rate.error / 10
     higher = estimate_accuracy(predicted, excluded, with_errors(base, rate))
@@ -332,24 +339,22 @@ def _accuracy(
     return Accuracy(name, Estimated(found.value, error), population, bounds=(min(low, lowest), high))
 
 
-def _matrix_error(run: FinishedRun) -> float | None:
-    """Standard error of an estimated accuracy because the matrix was estimated; None: it is too uncertain,
-    or its error is not known because there are no held-out examples.
+def _matrix_error(run: FinishedRun, held: Tensor) -> float | None:
+    """Standard error of an estimated accuracy because the matrix was estimated.
 
-    It follows from the result of the run, whose interval includes it.
+    It follows from the result of the run, whose interval includes it, and the probabilities ``held`` [V, K] of the
+    held-out examples. None: the matrix is too uncertain, or its error is not known because nothing was held out.
     """
     if run.config.training.transition != "estimate":
         return 0.0
-    if not run.held_out.any():
+    if not len(held):
         return None
     result, names = run.result, ("estimated_accuracy", "estimated_seen_accuracy")
     name = next((name for name in names if result.get(f"{name}_error") is not None), None)
     if name is None:
         return None
-    whole, held = float(result[f"{name}_error"]), run.held_out.nonzero()[:, 0]
-    predicted = run.probabilities(held).argmax(1)
-    sampled = estimate_accuracy(predicted, run.excluded[held], _base(run)).error
-    return math.sqrt(max(0.0, whole**2 - sampled**2))
+    sampled = estimate_accuracy(held.argmax(1), run.excluded[run.held_out], _base(run)).error
+    return math.sqrt(max(0.0, float(result[f"{name}_error"]) ** 2 - sampled**2))
 
 
 def _seen(run: FinishedRun, chosen: Tensor) -> str:

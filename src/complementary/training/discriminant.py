@@ -25,7 +25,7 @@ from complementary.training.self_training import evidence_of_neighbors, log_like
 from complementary.training.task import Task, class_prior
 from complementary.training.trainer import Trainer
 
-NEIGHBORS = 150  # if the option neighbors is 0; at most half of a class
+NEIGHBORS = 150  # see `usual_neighbors`
 ALIGNMENTS = 20  # iterations of `align`
 CHUNK = 8192  # examples whose products are added in float32; the sums are float64
 MOST_FEATURES = 16_384  # the covariance of so many has 2 GB in float64
@@ -50,8 +50,8 @@ class DiscriminantTrainer(Trainer):
         super().__init__(config.with_(epochs=epochs, batch=max(2, batch)), task, engine, processes)
         self.config, self.config_hash = config, config.hash()
         self._check()
-        classes = len(task.classes)
-        self.neighbors = config.pseudo_labels.neighbors or max(1, min(NEIGHBORS, len(task.train) // (2 * classes)))
+        usual = max(1, usual_neighbors(len(task.train), len(task.classes)))
+        self.neighbors = config.pseudo_labels.neighbors or usual
         self.evidence: Tensor | None = None  # of this process, [n, K]
 
     def build_network(self) -> networks.Network:
@@ -118,6 +118,11 @@ class DiscriminantTrainer(Trainer):
 
 
 # --- pure functions -------------------------------------------------------------------------------------------------
+
+
+def usual_neighbors(examples: int, classes: int) -> int:
+    """Neighbors whose labels count, if the user does not say: at most half of a class of average size."""
+    return min(NEIGHBORS, examples // (2 * classes))
 
 
 def align(logits: Tensor, prior: Tensor) -> Tensor:

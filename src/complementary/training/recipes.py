@@ -30,13 +30,12 @@ from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
 from complementary.encoders.spec import OBJECTIVE_NAMES
 from complementary.errors import UserError
-from complementary.training.discriminant import MOST_FEATURES
+from complementary.training.discriminant import MOST_FEATURES, usual_neighbors
 
 log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
 TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
 LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
-NEIGHBORS = 150  # in self-training of an encoder for more than TUNED_CLASSES classes; at most half of a class
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
 STEPS = {"vectors": (1500, 3000), "images": (700, 500)}  # of the first classifier and self-training, without encoder
 PATCHES_STEPS = 640  # of self-training on features of patches
@@ -131,7 +130,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         and (on_encoder or on_vectors)
         and "neighbors" not in preset
     ):
-        options["neighbors"] = min(NEIGHBORS, count // (2 * classes))
+        options["neighbors"] = usual_neighbors(count, classes)
     if options.get("encoder") in (*OBJECTIVE_NAMES, "patches") and config.cluster.encoder_seed is None:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
