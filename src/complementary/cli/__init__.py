@@ -41,17 +41,20 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         status = _run(f"cll {name}", lambda: import_module(f"complementary.cli.{name}").main(rest))
     except SystemExit as error:
-        if error.code and "TORCHELASTIC_RUN_ID" in os.environ:
-            _leave(error.code if isinstance(error.code, int) else 1)
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            _leave(error.code if isinstance(error.code, int) else int(error.code is not None))
         raise
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _leave(status)
     raise SystemExit(status)
 
 
 def _leave(status: int) -> NoReturn:
-    """End a process that torchrun started and that failed, without the finalization of Python.
+    """End a process that torchrun started, without the finalization of Python.
 
-    Threads of the process group may still be busy with a collective that another process will never join. Finalization
-    destroys the group under them, and the process would sometimes end with SIGABRT instead of its exit status.
+    Threads of the process group may still be running: after a failure in a collective that another process will never
+    join, after a success in the shutdown of the group. Finalization destroys the group under them, and the process would
+    sometimes end with SIGABRT instead of its exit status.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
