@@ -53,8 +53,8 @@ def _leave(status: int) -> NoReturn:
     """End a process that torchrun started, without the finalization of Python.
 
     Threads of the process group may still be running: after a failure in a collective that another process will never
-    join, after a success in the shutdown of the group. Finalization destroys the group under them, and the process would
-    sometimes end with SIGABRT instead of its exit status.
+    join, after a success in the shutdown of the group. Finalization destroys the group under them, and the process
+    would sometimes end with SIGABRT instead of its exit status.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
