@@ -128,7 +128,8 @@ def usual_neighbors(examples: int, classes: int) -> int:
 def align(logits: Tensor, prior: Tensor) -> Tensor:
     """Class probabilities whose mean over the examples is the class prior.
 
-    A factor per class is found by iteration: softmax(logits + b) has the mean ``prior``.
+    A factor per class is found by iteration: softmax(logits + b) has the mean ``prior``. The number of iterations is
+    fixed. For a few confident examples the mean only approaches the prior.
 
     Args:
         logits: [N, K].
