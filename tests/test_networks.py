@@ -1,5 +1,7 @@
 """Networks: keys and shapes of torchvision, stem and max-pool of the paper, weights that depend on the seed only."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -171,3 +173,18 @@ def test_ensemble_averages_the_logits_of_its_members():
     torch.testing.assert_close(pair(x), (pair.members[0](x) + pair.members[1](x)) / 2)
     assert pair.features(x).shape == (4, 256)
     networks.build(pair.kind, (1, 8, 8), 3).load_state_dict(pair.state_dict())
+
+
+def test_update_average_of_weights_and_statistics():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    average = copy.deepcopy(network).requires_grad_(False)
+    before = [value.clone() for value in average.state_dict().values()]
+    network(torch.randn(8, 3))
+    with torch.no_grad():
+        network[0].weight += 1
+    networks.update_average(average, network, 0.9)
+    for old, new, found in zip(before, network.state_dict().values(), average.state_dict().values(), strict=True):
+        wanted = 0.9 * old + 0.1 * new if old.is_floating_point() else new
+        torch.testing.assert_close(found, wanted)
+    assert not any(weight.requires_grad for weight in average.parameters()), "no graph of the training is kept"

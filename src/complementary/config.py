@@ -340,7 +340,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Training with Adam, as in the paper (which used lr 1e-4, batch 512, 300 epochs)."""
+    """Training, by default with Adam as in the paper (which used lr 1e-4, batch 512, 300 epochs)."""
 
     recipe: RecipeName = "custom"
     """A method with its usual options: icm (mix in clusters), features (a linear layer on a frozen encoder),
@@ -356,15 +356,20 @@ class TrainingConfig:
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
     fit: Literal["gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
-    """How the classifier, or the one that self-training starts from, is fitted. gradient: Adam minimizes the loss.
+    """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
-    many classes. It has at most three epochs, and batch, lr and weight_decay are not used."""
+    many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256
     """Batch size; the last partial batch of an epoch is dropped."""
     lr: float = 1e-3
-    """Learning rate (constant)."""
+    """Learning rate; constant with adam, the highest with sgd."""
+    optimizer: Literal["adam", "sgd"] = field(default="adam", metadata=ADVANCED)
+    """adam, or sgd: Nesterov momentum .9, the learning rate rises for one epoch and falls by a cosine to 0. With sgd, a
+    new cnn needs a higher learning rate, such as .05."""
+    ema: float = field(default=0.0, metadata=ADVANCED)
+    """Decay per step of the average of the weights that is evaluated and becomes the result, such as .995. 0: none."""
     weight_decay: float = field(default=1e-4, metadata=ADVANCED)
     """L2 penalty."""
     padding: int | None = field(default=None, metadata=ADVANCED)
@@ -381,6 +386,7 @@ class TrainingConfig:
         require(self.estimate_epochs >= 1, "estimate_epochs", self.estimate_epochs, "at least 1")
         require(self.batch >= 2, "batch", self.batch, "at least 2")
         require(self.lr > 0, "lr", self.lr, "above 0")
+        require(0 <= self.ema < 1, "ema", self.ema, "0 or more, and below 1")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
 

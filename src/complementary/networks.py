@@ -190,3 +190,14 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int = 0, max_po
         if name == "cnn":
             return SmallCNN(shape, classes)
         return MLP(shape, classes) if name == "mlp" else Linear(shape, classes)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """EMA of weights and batch-norm statistics, in place: average = decay * average + (1 - decay) * network."""
+    old, new = ([*n.parameters(), *n.buffers()] for n in (average, network))
+    averaged = [(a, b) for a, b in zip(old, new, strict=True) if a.is_floating_point()]
+    torch._foreach_lerp_([a for a, _ in averaged], [b for _, b in averaged], 1 - decay)
+    for a, b in zip(old, new, strict=True):
+        if not a.is_floating_point():  # number of batches
+            a.copy_(b)

@@ -175,3 +175,9 @@ def test_pocr_refuses_vectors(recipe):
     with pytest.raises(UserError, match=r"\[5\]") as caught:
         build_trainer(Config.of(recipe=recipe, batch=16), "cpu", dataset)
     assert caught.value.option == "recipe"
+
+
+def test_ema_is_refused():
+    with pytest.raises(UserError, match="does not average") as caught:
+        build_trainer(POCR.with_(ema=0.9), "cpu")
+    assert caught.value.option == "ema"

@@ -32,7 +32,6 @@ from complementary.training.self_training import (
     pseudo_label_loss,
     search_epochs,
     suitable_lr,
-    update_teacher,
 )
 
 ALL = Config.of(inputs="features", encoder="random", mix="none", epochs=2, batch=128, self_training=2)
@@ -118,20 +117,6 @@ def test_only_a_balanced_population_has_a_limit_of_the_alignment():
         torch.testing.assert_close(loop.alignment(), torch.tensor([wanted, *[1 / 1.1] * 9]))
 
 
-def test_teacher_is_the_moving_average_of_weights_and_statistics():
-    torch.manual_seed(0)
-    student = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-    teacher = copy.deepcopy(student)
-    before = [value.clone() for value in teacher.state_dict().values()]
-    student(torch.randn(8, 3))
-    with torch.no_grad():
-        student[0].weight += 1
-    update_teacher(teacher, student, 0.9)
-    for old, new, found in zip(before, student.state_dict().values(), teacher.state_dict().values(), strict=True):
-        wanted = 0.9 * old + 0.1 * new if old.is_floating_point() else new
-        torch.testing.assert_close(found, wanted)
-
-
 def test_suitable_learning_rate_follows_the_norm_of_the_filters():
     network = networks.build("cnn", (3, 32, 32), 10)
     assert suitable_lr(network) == pytest.approx(0.03), "the filters of a new network are large"
@@ -143,6 +128,22 @@ def test_suitable_learning_rate_follows_the_norm_of_the_filters():
 
 
 # --- the training -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.1])
+def test_self_training_starts_from_the_average_of_the_first_classifier(holdout):
+    """With ema, the first classifier is the average, or its selected epoch; all of its weights are trained further."""
+    options = {"inputs": "raw", "mix": "none", "model": "mlp", "batch": 128, "epochs": 3, "holdout": holdout}
+    config = Config.of(self_training=1, optimizer="sgd", lr=0.05, ema=0.95, **options)
+    first = build_trainer(config.with_(self_training=0), "cpu")
+    first.run()
+    weights = first.selected or first.average.state_dict()
+    loop = build_trainer(config, "cpu")
+    for network in (loop.model, loop.teacher):
+        assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
+    assert all(weight.requires_grad for weight in loop.model.parameters())
+    first.average.load_state_dict(weights)
+    torch.testing.assert_close(loop.memory, first.logits(first.task.train).softmax(1))
 
 
 def test_self_training_starts_from_the_encoder_and_its_linear_layer():

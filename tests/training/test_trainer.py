@@ -5,6 +5,7 @@ from complementary.config import Config
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import MIXERS
+from complementary.training.predict import load
 from complementary.training.run import build_trainer, run
 from complementary.training.task import build_task
 from complementary.training.trainer import Trainer
@@ -68,6 +69,63 @@ def test_loss_is_the_mean_over_labeled_examples():
     assert means["skip"] == pytest.approx(4 * means["black"], rel=1e-5)
 
 
+def test_sgd_follows_its_schedule_and_formulas():
+    """Three updates of a linear model, compared with Nesterov momentum, warm-up and cosine from their formulas."""
+    options = {"mix": "none", "model": "linear", "epochs": 2, "batch": 640, "optimizer": "sgd"}
+    trainer = build_trainer(Config.of(**options, lr=0.5, weight_decay=0.1), "cpu")
+    assert trainer.steps_per_epoch == 2
+    weight = trainer.model.fc.weight.detach().clone().double()
+    bias = trainer.model.fc.bias.detach().clone().double()
+    velocity = {"weight": torch.zeros_like(weight), "bias": torch.zeros_like(bias)}
+    rates = [0.5 * 0.5, 0.5 * (1 + 2**-0.5) / 2, 0.5 * 0.5]  # half of the warm-up; the cosine after 1/4 and 1/2
+    for rate in rates:
+        trainer.advance()
+        start = (trainer.global_step - 1) % 2 * 640
+        x, excluded = (part.double() for part in trainer.load(trainer.order[start : start + 640], None))
+        for part in (weight, bias):
+            part.requires_grad_(True)
+        p = (x.flatten(1) @ weight.T + bias).softmax(1)
+        loss = -(excluded * (1 - p + 1e-6).log()).sum(1).mean()
+        gradients = torch.autograd.grad(loss, (weight, bias))
+        moved = []
+        for (name, old), part, gradient in zip(velocity.items(), (weight, bias), gradients, strict=True):
+            gradient = gradient + 0.1 * part.detach()
+            velocity[name] = 0.9 * old + gradient
+            moved.append(part.detach() - rate * (gradient + 0.9 * velocity[name]))
+        weight, bias = moved
+        assert torch.allclose(trainer.model.fc.weight.detach().double(), weight, atol=1e-5)
+        assert torch.allclose(trainer.model.fc.bias.detach().double(), bias, atol=1e-5)
+
+
+def test_ema_is_the_result_and_leaves_out_the_first_steps():
+    """The average is a copy of the network for as many steps as it averages over, and then their average."""
+    config = Config.of(mix="none", model="mlp", epochs=2, batch=128, optimizer="sgd", lr=0.05, ema=0.8)
+    trainer, plain = build_trainer(config, "cpu"), build_trainer(config.with_(ema=0.0), "cpu")
+    wanted = None
+    for step in range(12):
+        before = plain.model.fc.weight.detach().clone()
+        trainer.advance()
+        plain.advance()
+        now = plain.model.fc.weight.detach()
+        assert torch.equal(trainer.model.fc.weight.detach(), now), "an average does not change the training"
+        wanted = 0.8 * (before if step <= 5 else wanted) + 0.2 * now
+        torch.testing.assert_close(trainer.average.fc.weight, wanted)
+    assert trainer.evaluated is trainer.average
+    assert plain.evaluated is plain.model
+
+
+def test_ema_is_what_a_folder_keeps_and_predicts_with(tmp_path):
+    config = Config.of(mix="none", epochs=3, ema=0.9)
+    result = run(config, tmp_path / "run")
+    loaded = load(tmp_path / "run", "last")
+    trainer = build_trainer(config, "cpu")
+    trainer.run()
+    test = trainer.task.test_inputs
+    torch.testing.assert_close(loaded(test).log(), trainer.logits(test).log_softmax(1))
+    assert not torch.equal(trainer.average.fc.weight, trainer.model.fc.weight)
+    assert result["accuracy_last"] == trainer.history[-1]["accuracy"]
+
+
 def test_clean_pass_updates_only_batch_norm_statistics():
     config = Config.of(mix="icm", model="cnn", clusters=20, restarts=1, batch=64, lr=1e-9)
     plain, clean = (build_trainer(config.with_(clean_pass=c), "cpu") for c in (False, True))
@@ -102,8 +160,9 @@ def test_epoch_uses_every_example_at_most_once():
     assert trainer.steps_per_epoch == 2
 
 
-def test_restore_in_mid_epoch_continues_exactly():
-    config = Config.of(mix="micm", clusters=20, restarts=1, batch=128, epochs=2)
+@pytest.mark.parametrize("options", [{}, {"optimizer": "sgd", "lr": 0.05, "ema": 0.8}], ids=str)
+def test_restore_in_mid_epoch_continues_exactly(options):
+    config = Config.of(mix="micm", clusters=20, restarts=1, batch=128, epochs=2, **options)
     whole, half = build_trainer(config, "cpu"), build_trainer(config, "cpu")
     for _ in range(13):
         whole.advance()

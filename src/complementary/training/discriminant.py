@@ -62,6 +62,9 @@ class DiscriminantTrainer(Trainer):
             return super().build_network()
         return networks.build("linear", task.shape, len(task.classes), self.config.seed)
 
+    def build_average(self) -> None:
+        """Nothing is averaged: each fit is a solution in closed form."""
+
     def _check(self) -> None:
         """Raise if a discriminant cannot be fitted."""
         if self.model.kind != "linear":

@@ -133,6 +133,15 @@ class PocrTrainer(Trainer):
         """The network to start from, or a new one."""
         return super().build_network() if self.start is None else copy.deepcopy(self.start)
 
+    def build_average(self) -> None:
+        """The published methods do not average weights."""
+        if self.config.training.ema:
+            raise UserError(
+                f"The recipe {self.config.training.recipe} does not average weights, but ema is "
+                f"{self.config.training.ema:g}; leave it out.",
+                "ema",
+            )
+
     def build_optimizer(self) -> torch.optim.Optimizer:
         """SGD with momentum."""
         decay, rate = self.config.training.weight_decay, self.lr_value(self.lr)

@@ -210,7 +210,7 @@ def _for_adam(config: Config) -> Config:
     """The configuration with the usual learning rate of Adam, if its own is that of a baseline, for SGD."""
     usual = TrainingConfig()
     own = config.training.recipe not in BASELINES
-    return config if own else config.with_(lr=usual.lr, weight_decay=usual.weight_decay)
+    return config if own else config.with_(lr=usual.lr, weight_decay=usual.weight_decay, optimizer="adam", ema=0.0)
 
 
 def _log_prior(prior: priors.Prior, task: Task) -> None:
@@ -301,12 +301,13 @@ def _classifier(config: Config, task: Task, engine: Engine, processes: ProcessGr
 def _train_first(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
-    """Train a classifier for a later training; its network has the weights of the selected epoch."""
+    """Train a classifier for a later training; its networks have the weights of the selected epoch."""
     trainer = _classifier(config, task, engine, processes)
     trainer.stage = stage
     trainer.run(progress)
-    if trainer.selected:
-        trainer.model.load_state_dict(trainer.selected)
+    weights = trainer.selected or trainer.evaluated.state_dict()
+    for network in trainer.networks():  # with ema, the trained network and its average
+        network.load_state_dict(weights)
     return trainer
 
 

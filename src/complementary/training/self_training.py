@@ -35,7 +35,7 @@ from complementary.config import Config
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import Engine, no_capture
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.loop import add_prefix, set_lr, strip_prefix
+from complementary.engine.loop import set_lr
 from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
@@ -153,7 +153,7 @@ class SelfTrainer(Trainer):
         loss.backward()
         loss = self.processes.average_gradients(self.model, loss.detach())
         self.optimizer.step()
-        update_teacher(self.teacher, self.model, self.config.pseudo_labels.teacher_ema)
+        networks.update_average(self.teacher, self.model, self.config.pseudo_labels.teacher_ema)
         return loss
 
     def views(self, index: Tensor, random: torch.Generator, batch: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -228,10 +228,6 @@ class SelfTrainer(Trainer):
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    @property
-    def evaluated(self) -> networks.Network:
-        return self.teacher
-
     def evaluate(self) -> dict[str, Any]:
         """The metrics of `Trainer`, and how healthy the beliefs are.
 
@@ -296,11 +292,13 @@ class SelfTrainer(Trainer):
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def build_network(self) -> networks.Network:
-        """The network to start from, and its teacher."""
-        self.teacher = copy.deepcopy(self.start).requires_grad_(False).to(self.device)
-        if len(self.task.shape) == 3:
-            self.teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        """The network to start from."""
         return copy.deepcopy(self.start)
+
+    def build_average(self) -> networks.Network:
+        """The teacher: an average whatever the option ``ema`` of the first classifier says."""
+        self.teacher = copy.deepcopy(self.model).requires_grad_(False)
+        return self.teacher
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         """SGD with Nesterov momentum."""
@@ -321,17 +319,12 @@ class SelfTrainer(Trainer):
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def networks(self) -> list[nn.Module]:
-        return [self.model, self.teacher]
-
     def tensors(self) -> dict[str, Tensor]:
-        teacher = add_prefix("teacher", self.teacher.state_dict())
         own = {"memory": self.memory, "mean_posterior": self.mean_posterior, "evidence": self.evidence}
-        return super().tensors() | teacher | own
+        return super().tensors() | own
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         super().load_tensors(tensors)
-        self.teacher.load_state_dict(strip_prefix("teacher", tensors))
         self.memory.copy_(tensors["memory"])
         self.mean_posterior.copy_(tensors["mean_posterior"])
         if len(self.evidence):
@@ -442,17 +435,6 @@ def pseudo_label_loss(
     logits = logits.float() + log_prior
     excluded, belief = targets[:, : logits.shape[1]], targets[:, logits.shape[1] :]
     return loss(logits, excluded, transition) - (belief * logits.log_softmax(1)).sum(1)
-
-
-@torch.no_grad()
-def update_teacher(teacher: nn.Module, student: nn.Module, decay: float) -> None:
-    """EMA of weights and batch-norm statistics, in place: teacher = decay * teacher + (1 - decay) * student."""
-    old, new = ([*network.parameters(), *network.buffers()] for network in (teacher, student))
-    averaged = [(a, b) for a, b in zip(old, new, strict=True) if a.is_floating_point()]
-    torch._foreach_lerp_([a for a, _ in averaged], [b for _, b in averaged], 1 - decay)
-    for a, b in zip(old, new, strict=True):
-        if not a.is_floating_point():  # number of batches
-            a.copy_(b)
 
 
 def entropy(distribution: Tensor) -> Tensor:

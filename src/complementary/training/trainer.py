@@ -3,6 +3,7 @@
 A step reads from top to bottom: load, mix, forward, loss, backward, update. The loop around it is in `engine.loop`.
 """
 
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import Engine, no_capture
 from complementary.engine.batches import chunks, should_stream
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
-from complementary.engine.loop import TrainingLoop, add_prefix, load_optimizer, optimizer_tensors, strip_prefix
+from complementary.engine.loop import TrainingLoop, add_prefix, load_optimizer, optimizer_tensors, set_lr, strip_prefix
 from complementary.errors import UserError
 from complementary.losses.base import per_label
 from complementary.losses.registry import method_of
@@ -30,6 +31,7 @@ from complementary.training.selection import Selection, calibrate, scel_by_sharp
 from complementary.training.task import Task, build_mixer, class_prior
 
 SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
+MOMENTUM = 0.9  # of SGD
 MIN_HELD_OUT = 4  # validation examples: fewer are not divided into halves
 
 
@@ -44,6 +46,7 @@ class Trainer(TrainingLoop):
 
     Attributes:
         model: The network that is trained.
+        average: EMA of the network; None: there is none.
         evaluated: The network that is evaluated, and whose weights are the result: the same one, or an average of it.
         criterion: The loss with the matrix and the prior that it needs.
         selections: Which epoch to use, by all labels of the validation split and by those of each half.
@@ -69,6 +72,7 @@ class Trainer(TrainingLoop):
         if len(task.shape) == 3:  # images: the layout in which convolutions are fastest
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.to(self.device)
+        self.average = self.build_average()
         self.optimizer = self.build_optimizer()
         self.augment, self.policy = self.build_augmentation()
         self.mixer = self.build_mixer()
@@ -125,6 +129,8 @@ class Trainer(TrainingLoop):
         loss.backward()
         loss = self.processes.average_gradients(self.model, loss.detach(), labeled, self.criterion.parameters())
         self.optimizer.step()
+        if self.average is not None:
+            networks.update_average(self.average, self.model, self.config.training.ema)
         return loss
 
     def _mean(self, losses: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +147,7 @@ class Trainer(TrainingLoop):
 
     @property
     def evaluated(self) -> networks.Network:
-        return self.model
+        return self.model if self.average is None else self.average
 
     @property
     def selected(self) -> dict[str, Tensor]:
@@ -248,6 +254,10 @@ class Trainer(TrainingLoop):
         name = kind.model if kind.model != "auto" else _default_model(task)
         return networks.build(name, task.shape, len(task.classes), self.config.seed, kind.max_pool)
 
+    def build_average(self) -> networks.Network | None:
+        """The EMA of the network, if there is one."""
+        return copy.deepcopy(self.model).requires_grad_(False) if self.config.training.ema else None
+
     def build_loss(self, task: Task) -> losses.BoundLoss:
         """The loss with what it needs; ``task`` is that of all processes."""
         name = self.config.training.loss
@@ -268,11 +278,14 @@ class Trainer(TrainingLoop):
         return found.share
 
     def build_optimizer(self) -> torch.optim.Optimizer:
-        """Adam; without weight decay for what the loss learns."""
+        """Adam or SGD; without weight decay for what the loss learns."""
         t, capturable = self.config.training, self.device.type == "cuda"
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if self.criterion.learned is not None:
             groups.append({"params": [self.criterion.learned], "weight_decay": 0.0})
+        if t.optimizer == "sgd":
+            rate = self.lr_value(t.lr)
+            return torch.optim.SGD(groups, rate, MOMENTUM, weight_decay=t.weight_decay, nesterov=True, fused=True)
         return torch.optim.Adam(groups, t.lr, weight_decay=t.weight_decay, fused=True, capturable=capturable)
 
     def build_augmentation(self) -> tuple[CropAndFlip | None, auto.Policy | None]:
@@ -299,23 +312,37 @@ class Trainer(TrainingLoop):
         return build_mixer(self.config, self.task, self.load)
 
     def on_epoch_start(self) -> None:
-        """Reset Adam's moments if the configuration says so; in place, because a captured step refers to them."""
+        """Reset the moments of the optimizer if the configuration says so; in place, because a captured step refers to
+        them."""
         if self.config.variant.reset_optimizer:
             for slots in self.optimizer.state.values():
                 for value in slots.values():
                     value.zero_()
 
+    def on_step_start(self) -> None:
+        """Set the learning rate of SGD. The average is a copy of the network for as many steps as it averages over:
+        it would contain the initial weights."""
+        t = self.config.training
+        if t.optimizer == "sgd":
+            warm_up = min(1.0, (self.global_step + 1) / self.steps_per_epoch)
+            for group in self.optimizer.param_groups:
+                set_lr(group, t.lr * warm_up * self.cosine_factor())
+        if self.average is not None and self.global_step <= 1 / (1 - t.ema):
+            self.average.load_state_dict(self.model.state_dict())
+
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def networks(self) -> list[nn.Module]:
-        return [self.model]
+        return [self.model] if self.average is None else [self.model, self.average]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Current weights, weights of the best epoch, state of the optimizer, and fingerprints of the encoder."""
+        """Current weights, their average, weights of the best epoch, state of the optimizer, and fingerprints."""
         found = self._fingerprints() | optimizer_tensors(self.optimizer)
         if self.criterion.learned is not None:
             found |= {"loss/learned": self.criterion.learned.detach()}
             found |= {} if self.best_decoder is None else {"loss/best": self.best_decoder[0]}
+        if self.average is not None:
+            found |= add_prefix("average", self.average.state_dict())
         if len(self.task.validation):
             found |= {"validation_predictions": self.validation_predictions}
             for i, selection in enumerate(self.selections):
@@ -339,6 +366,8 @@ class Trainer(TrainingLoop):
                     "encoder",
                 )
         self.model.load_state_dict(strip_prefix("model", tensors))
+        if self.average is not None:
+            self.average.load_state_dict(strip_prefix("average", tensors))
         if len(self.task.validation):
             self.validation_predictions.copy_(tensors["validation_predictions"])
             for i, selection in enumerate(self.selections):
