@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from complementary.config import Config
+from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.mixing import MIXERS
@@ -176,6 +177,24 @@ def test_restore_in_mid_epoch_continues_exactly(options):
     assert a.keys() == b.keys()
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert whole.history == other.history
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile_", [False, True], ids=["captured", "compiled and captured"])
+def test_sgd_and_ema_with_captured_steps_agree_with_eager(compile_):
+    device, loops = torch.device("cuda"), []
+    config = Config.of(mix="none", model="mlp", epochs=6, batch=128, optimizer="sgd", lr=0.05, ema=0.9)
+    for capture in (False, True):
+        loop = build_trainer(config, Engine(device, "fp32", compile=compile_ and capture, capture=capture))
+        loops.append(loop)
+        while not loop.done:
+            loop.advance()
+    eager, captured = loops
+    assert all(graph.graph is not None for graph in captured.captured), "the step, and two evaluations"
+    for name in ("model", "average"):
+        states = [getattr(loop, name).state_dict() for loop in (captured, eager)]
+        for key, value in states[0].items():
+            torch.testing.assert_close(value, states[1][key], atol=1e-4, rtol=1e-3)
 
 
 def test_evaluate_changes_nothing():
