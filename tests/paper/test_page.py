@@ -48,8 +48,12 @@ def test_page_says_how_far_each_protocol_is_from_the_published_numbers(add_run, 
     other = entry_of("main", "none", data="mnist", tail=100.0, loss="fwd")
     add_run(other, (other.published.mean - 2.0) / 100, "plain")
     add_run(other, 0.9, epochs=100)  # too short to count
-    assert "only runs of 300 epochs): plain: none 1.5 (2), icm 3.0 (1).\n" in write_page(read([store]))
-    assert "Distance from the published" not in write_page(Results())
+    text = write_page(read([store]))
+    assert "only runs of 300 epochs): plain: none 1.5 (2), icm 3.0 (1).\n" in text
+    assert "| protocol | setup | none | icm |\n" in text
+    assert "| plain | mnist, ρ = 100 | -0.5 (2) | -3.0 (1) |\n" in text
+    for title in ("Distance from the published", "How near are all runs?"):
+        assert title not in write_page(Results())
 
 
 def test_page_shows_losses_that_are_the_same_side_by_side(add_run, store):

@@ -3,6 +3,7 @@
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from complementary.errors import UserError
@@ -70,6 +71,9 @@ a switch, so it is not certain with which settings a published number was made. 
 ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
 only if all three methods do.
 """
+NEAR_INTRO = f"""Ours minus published in points, best on test, mean over losses (how many numbers); only runs of {EPOCHS}
+epochs.
+"""
 CODE_INTRO = """Last column: code minus text in points, mean and range over the runs that differ only in this (S-NL at
 ρ = 100, best on test).
 """
@@ -104,6 +108,8 @@ def write_page(results: Results, links: Links | None = None, with_fp32: Sequence
     """
     parts = [INTRO, "## In short\n", _summary(results), "## Words\n", WORDS]
     parts += ["## Which reading of the method gives the published numbers?\n", _readings(results)]
+    if _differences(results):
+        parts += ["### How near are all runs?\n", NEAR_INTRO, _markdown(_differences_table(results))]
     parts += ["### Where text and code differ\n", CODE_INTRO, _markdown(text_against_code(results))]
     parts += ["## Statements\n", CLAIMS, _claims(results)]
     parts += ["## Two losses that are the same\n", SAME_LOSS, _same_loss(results)]
@@ -187,21 +193,52 @@ def _published_entries() -> dict[tuple[str, str, float, float, str, str], Entry]
     return found
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """How far a setting is from its published number, best on test, in points."""
+
+    protocol: Protocol
+    entry: Entry
+    points: float
+
+
+def _differences(results: Results) -> list[_Difference]:
+    """Of all settings with a published number and runs of full length, by protocol."""
+    found = []
+    for protocol, entry in itertools.product(PROTOCOLS, _published_entries().values()):
+        assert entry.published is not None
+        runs = results.find(entry.setting, protocol)
+        if runs.epochs == EPOCHS and (ours := runs.spread("accuracy_best_on_test")) is not None:
+            found.append(_Difference(protocol, entry, 100 * ours.mean - entry.published.mean))
+    return found
+
+
 def _distances(results: Results) -> str:
     """How far runs of full length are from the published numbers: ``plain: none 1.2 (13), mixup …; ours: …``."""
     far: dict[str, dict[str, list[float]]] = {}
-    for entry in _published_entries().values():
-        assert entry.published is not None
-        for protocol in PROTOCOLS:
-            runs = results.find(entry.setting, protocol)
-            if runs.epochs == EPOCHS and (ours := runs.spread("accuracy_best_on_test")) is not None:
-                distance = abs(100 * ours.mean - entry.published.mean)
-                far.setdefault(protocol, {}).setdefault(entry.setting.mix, []).append(distance)
+    for one in _differences(results):
+        far.setdefault(one.protocol, {}).setdefault(one.entry.setting.mix, []).append(abs(one.points))
     text = {
         protocol: ", ".join(f"{name} {statistics.fmean(values):.1f} ({len(values)})" for name, values in found.items())
         for protocol, found in far.items()
     }
     return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
+
+
+def _differences_table(results: Results) -> Table:
+    """One row per protocol and setup, one column per method: the mean difference from the published numbers."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in _differences(results):
+        setting = one.entry.setting
+        place = f"{setting.data}, ρ = {setting.tail:g}" + (f", bias {setting.bias:g}" if setting.bias > 1 else "")
+        groups.setdefault((one.protocol, place), {}).setdefault(setting.mix, []).append(one.points)
+    methods = list(dict.fromkeys(mix for found in groups.values() for mix in found))
+    rows = [[*key, *(_mean_difference(found.get(mix, [])) for mix in methods)] for key, found in groups.items()]
+    return Table("", ["protocol", "setup", *methods], rows, 2)
+
+
+def _mean_difference(points: Sequence[float]) -> str:
+    return f"{statistics.fmean(points):+.1f} ({len(points)})" if points else ""
 
 
 def _coverage(results: Results) -> str:
