@@ -264,6 +264,18 @@ def test_hash_of_a_configuration_ignores_new_options_with_their_default():
     assert Config.of(epochs=7, long_tail=2).hash() == wanted
 
 
+def test_fit_is_auto_only_with_recipe_auto_and_explicit_values_are_kept(tmp_path):
+    config = Config.of(recipe="auto")
+    assert config.training.fit == "auto"
+    assert through_toml(config, tmp_path) == config
+    for fit in ("gradient", "neighbors"):
+        given = Config.of(recipe="auto", fit=fit)
+        assert given.training.fit == fit
+        assert through_toml(given, tmp_path) == Config.stored(**given.flat()) == given
+    assert Config().training.fit == "gradient"
+    assert config.with_(recipe="custom") == Config.of(fit="auto") == Config.of(fit="gradient") == Config()
+
+
 # --- TOML ---------------------------------------------------------------------------------------------
 
 

@@ -355,10 +355,11 @@ class TrainingConfig:
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
-    fit: Literal["gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
+    fit: Literal["auto", "gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
     """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
-    many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used."""
+    many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used. auto: chosen
+    by recipe = auto, which sets it; the same as gradient with every other recipe."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256
@@ -389,6 +390,8 @@ class TrainingConfig:
         require(0 <= self.ema < 1, "ema", self.ema, "0 or more, and below 1")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
+        if self.fit == "auto" and self.recipe != "auto":  # equal runs have equal configurations
+            object.__setattr__(self, "fit", "gradient")
 
 
 @dataclass(frozen=True)
@@ -569,6 +572,7 @@ _PUBLISHED: dict[str, Any] = {
     "weight_decay": 1e-4,
 }
 RECIPES: dict[str, dict[str, Any]] = {
+    "auto": {"fit": "auto"},
     "icm": {"mix": "icm"},
     "features": _ON_FEATURES,
     "self-training": _ON_FEATURES | {"self_training": 150},

@@ -59,7 +59,12 @@ def test_train_with_a_recipe_sets_what_the_same_configuration_in_python_has(cll,
     common = {"data": "digits", "batch": 64}
     stored = Config.of(**common, recipe="features", loss="fwd", weight_decay=0.0001)
     (tmp_path / "stored.toml").write_text(to_toml(stored))
+    (tmp_path / "auto.toml").write_text('[training]\nrecipe = "auto"\nfit = "gradient"\n')
     wanted = {
+        "--recipe auto": Config.of(**common, recipe="auto"),
+        "--recipe auto --fit gradient": Config.of(**common, recipe="auto", fit="gradient"),
+        f"--config {tmp_path / 'auto.toml'}": Config.of(**common, recipe="auto", fit="gradient"),
+        f"--config {tmp_path / 'auto.toml'} --recipe icm": Config.of(**common, recipe="icm"),
         "--recipe self-training --long-tail 100": Config.of(**common, recipe="self-training", long_tail=100.0),
         "--recipe self-training --inputs raw": Config.of(**common, recipe="self-training", inputs="raw"),
         "--recipe features --loss dm": Config.of(**common, recipe="features", loss="dm"),

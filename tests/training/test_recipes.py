@@ -85,6 +85,8 @@ def test_auto_uses_the_labels_of_neighbors_for_many_classes(classes, count, devi
         (20, {"model": "mlp"}, ("gradient", "mlp", "icm", "same")),
         (20, {"mix": "mixup"}, ("gradient", "auto", "mixup", "same")),
         (20, {"balanced": True}, ("gradient", "auto", "icm", "same")),
+        (20, {"fit": "gradient"}, ("gradient", "auto", "icm", "same")),
+        (10, {"fit": "neighbors"}, ("neighbors", "linear", "none", "mlp")),
     ],
 )
 def test_auto_for_vectors_of_many_classes_starts_from_a_discriminant(classes, options, wanted):
@@ -102,6 +104,7 @@ def test_auto_on_features_of_many_classes_is_a_discriminant(monkeypatch):
         assert found.pseudo_labels.neighbors == neighbors
     assert resolve(AUTO, IMAGES, GPU).training.fit == "gradient", "three classes"
     assert resolve(AUTO.with_(encoder="patches"), images, CPU).training.fit == "gradient", "poor neighbors"
+    assert resolve(AUTO.with_(fit="gradient"), images, GPU).training.fit == "gradient", "as given"
 
 
 def test_auto_with_patches_is_what_auto_chooses_without_a_gpu():

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     if options.published_code:
         preset |= dict(config.as_coded().flat().items() - config.flat().items())
     if preset:
-        options, config = parse_run(Train, Config, arguments, "cll train", **preset)
+        options, config = parse_run(Train, Config, arguments, "cll train", **(given | preset))
     from complementary import data
     from complementary.data.selection import fit_batch
     from complementary.engine.distributed import join_processes

@@ -145,9 +145,11 @@ def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset)
     """Whether a discriminant is fitted, if the inputs of the classifier are features or vectors."""
     if given.keys() & {"model", "mix"}:
         return False
+    if "fit" in given:
+        return bool(given["fit"] == "neighbors")
     inputs = dataset.train.inputs
     possible = inputs.ndim > 2 or inputs.shape[1] <= MOST_FEATURES
-    return "fit" in given or (possible and len(dataset.classes) > TUNED_CLASSES and not config.is_balanced)
+    return possible and len(dataset.classes) > TUNED_CLASSES and not config.is_balanced
 
 
 def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
@@ -166,6 +168,6 @@ def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
 
 
 def _given(config: Config) -> dict[str, Any]:
-    """The options that differ from their defaults, except for the recipe."""
-    default, flat = Config().flat(), config.flat()
-    return {name: flat[name] for name in options_of(Config) if name != "recipe" and flat[name] != default[name]}
+    """The options that differ from what ``recipe = auto`` starts from, except for the recipe."""
+    start, flat = Config.of(recipe="auto").flat(), config.flat()
+    return {name: flat[name] for name in options_of(Config) if name != "recipe" and flat[name] != start[name]}
