@@ -229,11 +229,18 @@ def test_to_excluded_keeps_sets(case):
         (np.array([[0, 2, 1]]), None, "only 0 and 1.*list of sets"),
         (np.array([[0, np.nan, 1]]), None, "only 0 and 1"),
         ([[0, 1, 0], [1, 0, 0]], 3, r"Example 0 .*twice \(\[0, 1, 0\]\).*array"),
-        ([0.5, 1], None, "integers.*fraction"),
-        ([float("nan"), 1], None, "integers.*NaN"),
-        ([float("inf"), 1], None, "infinity"),
-        ([{0.5}], 3, "integers.*fraction"),
-        (np.array([1, None]), None, "integers"),
+        ([0.5, 1], None, "integers.*example 0 has the label 0.5"),
+        ([1, float("nan")], None, "Example 1 has no label"),
+        ([float("inf"), 1], None, "example 0 has the label inf"),
+        ([{0.5}], 3, "integers.*example 0 has the label 0.5"),
+        ([{0}, {1, float("nan")}], 3, "Example 1 has no label"),
+        (np.array([1, None]), None, "Example 1 has no label"),
+        (torch.tensor([1, float("nan")]), None, "Example 1 has no label"),
+        *(
+            (pd.Series([0, None, 1], dtype=kind), None, "Example 1 has no label")
+            for kind in ("float", "Int64", "object")
+        ),
+        (pd.Series(["cat", "nan", "dog"]), None, "Example 1 has no label"),  # after astype(str)
         (["cat", 1], None, "Example 1 is 1.*names"),
         (["cat", None], None, "Example 1 has no label"),
         ([{"cat"}, {"dog", ""}], None, "Example 1 has no label"),
@@ -246,6 +253,11 @@ def test_to_excluded_keeps_sets(case):
         (["cat", "dog"], 3, "name 2 classes.*3"),
         (["cat", "dog"], ["cat", "dog", "cat"], "cat more than once"),
         ([0, 1, 2], ["cat", "dog"], r"label is 2 \(example 2\)"),
+        (["0", "1"], [0, 1], "Example 0: the label '0' is text, but the class 0 is a number; convert"),
+        ([{"0"}, {1}], ["0", "1"], "Example 1: the label 1 is a number, but the class '1' is text; convert"),
+        (["0.0", "1.0"], ["0", "1"], "'0.0' is not known; did you mean '0'"),
+        *((form, ["1", "2", "3"], "1 may mean the class '1' or a position") for form in ([1, 2], np.array([1, 2]))),
+        ([{1}, {2, 3}], ["1", "2", "3"], "1 may mean the class '1' or a position"),
         ("cat", None, "found str"),
         (pd.Series(["cat", pd.NA], dtype="string"), None, "Example 1 has no label"),
         (pd.Series(pd.Categorical(["cat", None], ["cat", "dog"])), None, "Example 1 has no label"),
@@ -287,6 +299,7 @@ def test_describe_rare_labels_names_classes_that_are_hardly_excluded(counts, fou
 def test_describe_rare_labels_does_not_take_names_for_numbers():
     excluded = torch.eye(3, dtype=torch.uint8)[[1, 2] * 30]
     assert "start at 1" not in labels.describe_rare_labels(excluded, ("cat", "dog", "ship"))
+    assert "start at 1" in labels.describe_rare_labels(excluded, ("1", "2", "3"))
 
 
 @pytest.mark.parametrize("form", [np.array([1, 100_000]), [{1}, {100_000}]], ids=["vector", "sets"])
@@ -368,7 +381,7 @@ def test_encode_sorts_the_columns_of_a_frame_by_name():
     assert labels.encode(numbered).classes == (20, 30, 10)
     assert labels.encode(numbered, [10, 20, 30]).excluded.tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert labels.encode(pd.DataFrame(NAMED), PETS).excluded.tolist() == NAMED  # columns without names
-    with pytest.raises(UserError, match="columns cat, dog, ship, but the classes are cat, dog, frog; name one column"):
+    with pytest.raises(UserError, match="columns 'cat', 'dog', 'ship', but the classes are 'cat', 'dog', 'frog'; keep"):
         labels.encode(frame, ["cat", "dog", "frog"])
 
 
@@ -451,3 +464,25 @@ def test_tables_of_zeros_and_ones_with_missing_cells_are_refused(kind):
     empty = pd.DataFrame({"cat": [None, 1, 0], "dog": [None, 0, 1]}, dtype=kind)
     with pytest.raises(UserError, match="row 0, column 0 is missing"):
         labels.encode(empty)
+
+
+TABLE = {"cat": [1, 0, 0], "dog": [0, 1, 0], "ship": [0, 0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("table", "classes", "message"),
+    [
+        (TABLE | {"id": [17, 18, 19]}, PETS, "column 'id' of the labels contains 17.*only 0 and 1"),
+        (TABLE | {"bad": [0, 1, 0]}, PETS, "'ship', 'bad', but the classes are 'cat', 'dog', 'ship'; keep one column"),
+        (TABLE | {"bad": [0, 1, 0]}, 3, "4 classes .*'bad'.*classes is 3"),
+        (TABLE | {"file": ["a", "b", "c"]}, PETS, r"names \('file'\) and of other values \('cat', 'dog', 'ship'\)"),
+        ({"id": [7, 8], "not": ["cat", "dog"]}, None, r"names \('not'\) and of other values \('id'\)"),
+        ({"not": [0, 1, 2], "annotator": [7, 8, 9]}, None, "column 'not' of the labels contains 2.*alone"),
+        ({"not": [0, 1], "time": [0.5, 0.7]}, None, "column 'time' of the labels contains 0.5"),
+        ({"file": [f"{i}.png" for i in range(30)], "not": ["cat", "dog"] * 15}, None, "'file'.* in each of its 30"),
+        ({"0": [0, 1], "1": [1, 0]}, [0, 1], "columns '0', '1', but the classes are 0, 1; keep one column"),
+    ],
+)
+def test_encode_names_the_columns_of_a_table_that_are_no_labels(table, classes, message):
+    with pytest.raises(UserError, match=message):
+        labels.encode(pd.DataFrame(table), classes)

@@ -12,6 +12,7 @@ is known *not* to be of class k.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ PAPER_SEED = 1126
 NOT_PREFIX = re.compile(r"(?:!|¬|not\s+(?:an?\s+)?)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
+DISTINCT_ROWS = 20  # a column of a table with as many different names names the examples, not classes
+MISSING_TEXTS = ("nan", "<NA>")  # how pandas writes a missing label as text
 
 # --- random draws -----------------------------------------------------------------------------------------------------
 
@@ -216,13 +219,18 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
         labels = _order_columns(labels, found, names)
     count = classes if isinstance(classes, int) else None if names is None else len(names)
     if count is not None and names is not None and count != len(names):
-        raise UserError(f"The labels have {len(names)} classes, but classes is {count}; they must match.", "classes")
+        shown = _quoted(names)
+        raise UserError(
+            f"The labels have {len(names)} classes ({shown}), but classes is {count}; they must match.", "classes"
+        )
     if isinstance(labels, list):
         rows = [list(row) if _is_set(row) else row for row in labels]
+        _check_missing(rows)
         if any(isinstance(label, str) for row in rows for label in (row if isinstance(row, list) else [row])):
             return _from_names(rows, names, count)
         if names is not None and not any(isinstance(name, str) for name in names):  # other numbers, such as 10, 20, 30
             return _from_names(rows, names, count)
+        _check_positions(names)
         several = any(isinstance(row, list) for row in rows)
         excluded = _from_sets(labels, count) if several else _from_vector(_as_tensor(labels), count)
     elif isinstance(labels, Tensor):
@@ -232,6 +240,7 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
                 names, count = (-1, 1), 2
             if names is not None and not any(isinstance(name, str) for name in names):
                 return _from_names(labels.tolist(), names, count)
+            _check_positions(names)
         excluded = _from_matrix(labels, count) if labels.ndim == 2 else _from_vector(labels, count)
     else:
         raise UserError(f"Labels must be a vector, a list of sets or a 0/1 matrix, found {type(labels).__name__}.")
@@ -247,11 +256,38 @@ def _order_columns(matrix: Tensor, columns: tuple[Hashable, ...], classes: tuple
     """The columns of a 0/1 DataFrame, [N, K], in the order of the classes."""
     if set(columns) == set(classes):
         return matrix[:, [columns.index(name) for name in classes]]
-    listed = [", ".join(map(str, names[:10])) + (", …" if len(names) > 10 else "") for names in (columns, classes)]
     raise UserError(
-        f"The labels have the columns {listed[0]}, but the classes are {listed[1]}; name one column after each class, "
-        "or pass an array whose columns are in the order of the classes."
+        f"The labels have the columns {_quoted(columns)}, but the classes are {_quoted(classes)}; keep one column for "
+        "each class, with the same name, or pass an array whose columns are in the order of the classes."
     )
+
+
+def _quoted(names: Sequence[Hashable]) -> str:
+    """The first names, in quotes if they are text: ``'0'`` is not ``0``."""
+    return ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+
+
+def _check_missing(rows: list[Any]) -> None:
+    """Raise if an example has no label."""
+    for i, row in enumerate(rows):
+        if type(row) not in (int, list) and _is_missing(row):
+            raise _no_label(i, row)
+
+
+def _no_label(example: int, label: object) -> UserError:
+    return UserError(f"Example {example} has no label ({label!r}); leave such examples out of X and not_y.")
+
+
+def _check_positions(names: tuple[Hashable, ...] | None) -> None:
+    """Raise if numbers as labels may mean positions of the classes, or their names, which are other numbers."""
+    texts = [name for name in names or () if isinstance(name, str) and name.isdecimal()]
+    wrong = next((k for k, name in enumerate(texts) if int(name) != k), None)
+    if names and wrong is not None and len(texts) == len(names):
+        raise UserError(
+            f"The labels are numbers, but the classes are the texts {_quoted(names)}: {int(texts[wrong])} may mean the "
+            f"class {texts[wrong]!r} or a position. Pass labels and classes both as text, or both as numbers.",
+            "classes",
+        )
 
 
 def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
@@ -259,6 +295,7 @@ def _plain(labels: Any) -> tuple[Any, tuple[Hashable, ...] | None]:
     names = None
     if hasattr(labels, "columns") and hasattr(labels, "to_numpy"):  # DataFrame
         columns, labels = tuple(labels.columns), _zeros_and_ones(labels.to_numpy())
+        _check_columns(columns, labels)
         if labels.dtype.kind in "biuf":
             names = None if columns == tuple(range(len(columns))) else _check_names(columns)  # 0 to K-1: not named
         else:
@@ -298,6 +335,32 @@ def _zeros_and_ones(cells: Any) -> Any:
     return cells.astype(np.uint8)
 
 
+def _check_columns(columns: tuple[Hashable, ...], cells: Any) -> None:
+    """Raise if some columns of a DataFrame, cells [N, M], are not labels, such as names of files or scores."""
+    if cells.dtype.kind in "iuf":
+        for name, column in zip(columns, cells.T, strict=True):
+            if len(wrong := column[(column != 0) & (column != 1)]):
+                raise UserError(
+                    f"The column {name!r} of the labels contains {wrong[0]:g}, but a table of numbers must contain "
+                    "only 0 and 1, one column per class. Leave out other columns; pass a column of class numbers alone."
+                )
+        return
+    firsts = [next((cell for cell in column if not _is_missing(cell)), None) for column in cells.T]
+    texts = [name for name, first in zip(columns, firsts, strict=True) if isinstance(first, str)]
+    others = [name for name, first in zip(columns, firsts, strict=True) if not isinstance(first, str | None)]
+    if texts and others:
+        raise UserError(
+            f"The labels have columns of names ({_quoted(texts)}) and of other values ({_quoted(others)}); keep only "
+            "the columns that contain labels."
+        )
+    for name, column in zip(columns, cells.T, strict=True):
+        if len(texts) > 1 and len(column) >= DISTINCT_ROWS and len(set(map(str, column))) == len(column):
+            raise UserError(
+                f"The column {name!r} of the labels has a different name in each of its {len(column)} rows, so it "
+                "does not contain classes. Keep only the columns that contain labels."
+            )
+
+
 def _is_zero_or_one(cell: object) -> bool:
     return isinstance(cell, (int, float, np.generic)) and cell in (0, 1)
 
@@ -328,8 +391,8 @@ def _from_names(rows: list[Any], names: tuple[Hashable, ...] | None, count: int 
         for label in row if isinstance(row, list) else [row]:
             if not isinstance(label, Hashable):
                 raise UserError(f"Example {i} contains {label!r}, but a set must contain names of classes only.")
-            if _is_missing(label):
-                raise UserError(f"Example {i} has no label ({label!r}); leave such examples out of X and not_y.")
+            if _is_missing(label) or (names is None and label in MISSING_TEXTS):
+                raise _no_label(i, label)
             if isinstance(label, float) and label.is_integer():
                 label = int(label)
             if names is None and not isinstance(label, str):
@@ -378,12 +441,25 @@ def _check_negations(names: set[str]) -> None:
 
 def unknown_class(name: object, classes: Sequence[Hashable]) -> str:
     """A sentence about a class name that is not known, with the most similar one."""
+    if (same := next((k for k in classes if str(k) == str(name)), None)) is not None:  # 0 and '0'
+        return (
+            f"the label {name!r} is {_kind(name)}, but the class {same!r} is {_kind(same)}; convert the labels or the "
+            "classes, so that both are of the same type."
+        )
+    if (whole := str(name).removesuffix(".0")) in map(str, classes):  # pandas writes 2 as 2.0 beside missing values
+        return f"the class {name!r} is not known; did you mean {whole!r}?"
     similar = difflib.get_close_matches(str(name).casefold(), [str(k).casefold() for k in classes], 1, 0.6)
     if similar:
         nearest = next(str(k) for k in classes if str(k).casefold() == similar[0])
         return f"the class {name!r} is not known; did you mean {nearest!r}?"
     shown = ", ".join(map(str, classes[:12])) + (" …" if len(classes) > 12 else "")
     return f"the class {name!r} is not known; the classes are {shown}."
+
+
+def _kind(label: object) -> str:
+    if isinstance(label, str):
+        return "text"
+    return "a number" if isinstance(label, int | float) else f"of type {type(label).__name__}"
 
 
 def from_answers(
@@ -490,7 +566,9 @@ def describe_rare_labels(excluded: Tensor, classes: Sequence[str]) -> str | None
         return None
     more = f" and {len(rare) - 5} more" if len(rare) > 5 else ""
     hint = (
-        " Do the labels start at 1 instead of 0?" if (counts[0], classes[0]) == (0, "0") else " Is a name misspelled?"
+        " Do the labels start at 1 instead of 0?"
+        if counts[0] == 0 and classes[0] in ("0", "1")
+        else " Is a name misspelled?"
     )
     return (
         f"Labels exclude some classes rarely or never (average: {average:.0f} times): {', '.join(rare[:5])}{more}. A "
@@ -527,9 +605,24 @@ def _as_tensor(rows: object) -> Tensor:
 def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
     if vector.ndim != 1 or len(vector) == 0:
         raise UserError(f"Labels have shape {list(vector.shape)}, but there must be one label per example, [N].")
-    if not _are_integers(vector):
-        raise UserError("Labels must be integers (class indices), but there is a fraction, NaN or infinity.")
+    _check_integers(vector, torch.arange(len(vector)))
     return one_hot(vector.long(), classes or _infer_classes(int(vector.max())))
+
+
+def _check_integers(values: Tensor, example: Tensor) -> None:
+    """Raise unless all labels are integers, such as 2 or 2.0.
+
+    Args:
+        values: Labels, [M].
+        example: The example that each belongs to, int [M].
+    """
+    if _are_integers(values):
+        return
+    bad = int((~(torch.isfinite(values) & (values == values.round()))).nonzero()[0])
+    i, value = int(example[bad]), float(values[bad])
+    if math.isnan(value):
+        raise _no_label(i, value)
+    raise UserError(f"Labels must be integers (class indices), but example {i} has the label {value:g}.")
 
 
 def _infer_classes(largest: int) -> int:
@@ -570,9 +663,8 @@ def _from_sets(rows: list[Iterable[int]], classes: int | None) -> Tensor:
                 "pass the matrix as an array."
             )
     flat = _as_tensor([label for row in listed for label in row]) if any(listed) else torch.zeros(0)
-    if len(flat) and flat.is_floating_point():
-        raise UserError("Labels must be integers (class indices), but there is a fraction.")
     example = torch.arange(len(listed)).repeat_interleave(torch.tensor([len(row) for row in listed]))
+    _check_integers(flat, example)
     classes = classes or (_infer_classes(int(flat.max())) if len(flat) else 1)
     check_classes(flat.long(), classes, examples=example)
     excluded = torch.zeros(len(listed), classes, dtype=torch.uint8)

@@ -3,11 +3,14 @@ import json
 import math
 import unicodedata
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from complementary.data.answers import normalize_key, parse_answer, read_answers
+from complementary.data.arrays import read_example_file
 from complementary.errors import UserError
 
 
@@ -84,6 +87,31 @@ def test_answers_log_ignored_columns(write, logged, column):
     table = read_answers(write(f"file,not,{column}\na.png,dog,7\n"))
     assert f"ignored columns: {column}" in logged()[0]
     assert content(table)["a.png"][0] == ("dog",)
+
+
+def test_answers_without_a_header_warn_of_columns_that_share_no_class(write, logged):
+    read_answers(write("a.png,dog,cat\nb.png,cat,dog\n"))
+    assert not logged()
+    assert read_answers(write("a.png,dog,ann\nb.png,cat,ann\n")).class_names() == ["ann", "cat", "dog"]
+    assert "column 3 (ann) is read as classes" in logged()[0]
+
+
+@pytest.mark.parametrize("missing", ["", "nan", "NaN", "<NA>"])
+def test_answers_that_pandas_writes_as_missing_are_ignored(write, missing):
+    table = read_answers(write(f"file,not\na.png,dog\nb.png,{missing}\nc.png,cat\n"))
+    assert [answer.ignored for answer in table.answers] == [False, True, False]
+    assert table.class_names() == ["cat", "dog"]
+
+
+def test_parquet_with_numbers_and_missing_values_has_answers(tmp_path):
+    columns = {"row": [0, 1, 2], "not": [1.0, None, 0.0], "x": [0.5, 0.7, 0.1]}
+    pq.write_table(pa.table(columns), tmp_path / "answers.parquet")
+    assert content(read_answers(tmp_path / "answers.parquet")) == {
+        "0": (("1",), (), ()),
+        "1": ((), (), ()),
+        "2": (("0",), (), ()),
+    }
+    assert read_example_file(tmp_path / "answers.parquet").features == ("x",)
 
 
 def test_answers_may_contain_line_breaks(write):

@@ -92,10 +92,16 @@ def test_as_integers_takes_numbers_of_any_type(kind):
 
 
 @pytest.mark.parametrize(
-    "array", [np.array([0.5]), np.array([np.nan]), np.array([-np.inf]), np.array(["a"]), np.array([2**64 - 1], "u8")]
+    ("array", "message"),
+    [
+        *((np.array(bad), "expected integers") for bad in ([0.5], [-np.inf])),
+        (np.array([2**64 - 1], "u8"), "expected integers"),
+        (np.array(["a"]), "expected integers.*Names of classes belong in an array classes"),
+        *((np.array(bad), "x is NaN in example 1; leave") for bad in ([0, np.nan], [[0, 1], [0, np.nan]])),
+    ],
 )
-def test_as_integers_refuses_fractions_nan_huge_numbers_and_text(array):
-    with pytest.raises(UserError, match="expected integers"):
+def test_as_integers_refuses_fractions_nan_huge_numbers_and_text(array, message):
+    with pytest.raises(UserError, match=message):
         as_integers(array, "x")
 
 
@@ -107,7 +113,7 @@ def test_multi_hot_has_each_distinct_label_once(rows):
 
 
 def test_multi_hot_refuses_labels_out_of_range():
-    with pytest.raises(UserError, match="from 0 to 7; expected 0 to 6"):
+    with pytest.raises(UserError, match="from 0 to 7; expected the positions of the 7 classes, 0 to 6"):
         multi_hot(np.array([[0], [7]]), 7, "x")
 
 

@@ -51,7 +51,7 @@ SURE_PREFIX = re.compile(r"(?:!|¬|not(?:\s+an?)?[\s:]+)\s*(\S.*)", re.IGNORECAS
 YES_PREFIX = re.compile(r"(?:yes[\s:,]+|is(?:\s+an?)?\s+)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 ACCEPT = {"accept", "accepted", "yes", "y", "true", "1", "correct", "right"}
 REJECT = {"reject", "rejected", "no", "n", "false", "0", "incorrect", "wrong"}
-IGNORE = {"ignore", "ignored", "skip", "skipped", "?"}
+IGNORE = {"ignore", "ignored", "skip", "skipped", "?", "nan", "<na>"}  # pandas writes a missing answer as nan
 ABSTAIN = IGNORE | {"", "unsure", "unknown", "abstain", "don't know", "dont know", "n/a", "na", "none", "-", "-1"}
 
 
@@ -258,7 +258,23 @@ def _read_csv(path: Path, meaning: Meaning) -> AnswerTable:
         if width < 2:
             raise UserError(f"{path} has one column; expected a file name and an answer, such as: photo1.jpg,not dog")
         columns = _Columns(0, no=list(range(1, width)))
+        _warn_about_other_columns(path, [cells for _, cells in body], width)
     return _read_rows(path, first, _consumed(body), columns, meaning, separators)
+
+
+def _warn_about_other_columns(path: Path, rows: Sequence[Sequence[str]], width: int) -> None:
+    """Warn if a table without names of columns has some that share no class with the first column of answers."""
+    first, *others = ({_text(_cell(row, i)) for row in rows} - {""} for i in range(1, width))
+    for number, found in enumerate(others, 3):
+        if found and not found & first:
+            log.warning(
+                "%s has no line with names of columns, so column %d (%s) is read as classes. If it is something else, "
+                "add such a line: file,not,annotator",
+                path,
+                number,
+                _list(sorted(found)[:3]),
+            )
+            return
 
 
 def _consumed(rows: list[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:

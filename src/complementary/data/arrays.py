@@ -111,12 +111,18 @@ def _convert(part: str, array: Array, what: str) -> Array:
 def as_integers(array: Array, what: str) -> NDArray[np.int64]:
     """Convert class numbers of any type to int64 [N, ...]; fractions, NaN and text are refused."""
     if array.dtype.kind not in "iubf":
-        raise UserError(f"{what} has type {array.dtype}; expected integers (class numbers).")
+        raise UserError(
+            f"{what} has type {array.dtype}; expected integers (class numbers). Names of classes belong in an array "
+            "classes, and their positions, from 0, in this one."
+        )
     finite = np.where(np.isfinite(array), array, -1) if array.dtype.kind == "f" else array
     with np.errstate(invalid="ignore"):  # values beyond int64 differ below
         integers = finite.astype(np.int64)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        row = int(np.argwhere(np.isnan(array))[0, 0]) if array.ndim else 0
+        raise UserError(f"{what} is NaN in example {row}; leave out the examples without a label, here and in inputs.")
     if not np.array_equal(integers, array):
-        raise UserError(f"{what} contains fractions, NaN or huge numbers; expected integers (class numbers).")
+        raise UserError(f"{what} contains fractions, infinity or huge numbers; expected integers (class numbers).")
     return np.atleast_1d(integers)
 
 
@@ -127,7 +133,10 @@ def multi_hot(labels: Array, classes: int, name: str) -> NDArray[np.uint8]:
         raise UserError(f"{name}: complementary labels have shape {shape}; expected class numbers [N] or [N, M].")
     rows = labels.reshape(len(labels), -1).astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < classes:
-        raise UserError(f"{name}: labels range from {rows.min()} to {rows.max()}; expected 0 to {classes - 1}.")
+        raise UserError(
+            f"{name}: labels range from {rows.min()} to {rows.max()}; expected the positions of the {classes} classes, "
+            f"0 to {classes - 1}."
+        )
     excluded = np.zeros((len(rows), classes), np.uint8)
     excluded[np.arange(len(rows))[:, None], rows] = 1
     return excluded

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 SEPARATORS = (",", "\t", ";", "|")  # where several fit, the first is used
 SNIFFED_LINES = 50
 SNIFFED_BYTES = 2**16
+NO_FEATURE = re.compile(
+    r"time|date|_at$|^(not|yes|excluded|complementary|answer|label|class|truth|true)[ _-]?\d*$", re.IGNORECASE
+)  # names of columns
 MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -178,10 +181,13 @@ def read_records(path: Path) -> list[tuple[int, Record]]:
 
 
 def is_vector(column: Any) -> bool:
-    """Whether a column of pyarrow contains (a part of) the vector of an example: fractions, or lists of them."""
+    """Whether a column of pyarrow contains (a part of) the vector of an example: fractions, or lists of them.
+
+    Times are none, and neither are labels: class numbers with missing values are stored as fractions.
+    """
     types = import_optional("pyarrow.types", "Reading parquet files")
     kind = getattr(column.type, "value_type", column.type)
-    return bool(types.is_floating(kind)) and not re.search("time|date|_at$", column.name, re.IGNORECASE)
+    return bool(types.is_floating(kind)) and not NO_FEATURE.search(column.name)
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
