@@ -100,6 +100,15 @@ def test_predict_shows_progress(cll, trained, tmp_path, monkeypatch):
     ]
 
 
+def test_predict_warns_once_of_another_range_of_pixels_and_never_of_a_dark_part(cll, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "BLOCK", 5)
+    images = load("digits").test.inputs[:20, 0].numpy()
+    np.save(tmp_path / "dark.npy", images // 16)
+    assert cll("predict", trained, tmp_path / "dark.npy")[2].count("largest pixel value is 15") == 1
+    np.save(tmp_path / "some.npy", np.concatenate([images[:5] // 16, images[5:]]))
+    assert "largest pixel value" not in cll("predict", trained, tmp_path / "some.npy")[2]
+
+
 def test_predict_one_image(cll, trained, tmp_path):
     Image.fromarray(load("digits").test.inputs[0, 0].numpy()).save(tmp_path / "a.png")
     status, out, _ = cll("predict", trained, tmp_path / "a.png")

@@ -166,6 +166,14 @@ def test_example_file_reads_csv_in_parts(tmp_path, monkeypatch):
     assert peak < 3 * parts.arrays["train/inputs"].nbytes < (tmp_path / "a.csv").stat().st_size
 
 
+def test_example_file_in_parts_warns_once_of_lost_precision(tmp_path, monkeypatch, logged):
+    monkeypatch.setattr(arrays, "CELLS", 10)
+    seconds = 1.7e9 + np.random.default_rng(0).normal(size=(30, 2))
+    np.savetxt(tmp_path / "a.csv", seconds, delimiter=",", fmt="%.6f")
+    read_example_file(tmp_path / "a.csv")
+    assert len([message for message in logged() if "In float32 these differences are lost" in message]) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

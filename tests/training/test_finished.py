@@ -26,6 +26,14 @@ def test_open_run_has_the_examples_of_the_training(tmp_path):
     assert torch.allclose(found.probabilities(rows), found.predictor(data.load("digits").train.inputs[rows]))
 
 
+def test_open_run_does_not_warn_of_some_dark_images(tmp_path, caplog):
+    run(CONFIG, tmp_path, device="cpu")
+    found = open_run(tmp_path, device="cpu")
+    found.dataset.train.inputs[found.index[:2]] //= 16
+    found.probabilities(torch.tensor([0, 1]))
+    assert "largest pixel value" not in caplog.text
+
+
 def test_open_run_knows_an_estimated_matrix(tmp_path):
     result = run(CONFIG.with_(transition="estimate", estimate_epochs=2), tmp_path, device="cpu")
     assert open_run(tmp_path).transition.tolist() == result["data"]["transition"]

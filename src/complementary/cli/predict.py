@@ -108,7 +108,7 @@ def _predict(model: "Predictor", inputs: "Tensor", all_classes: bool) -> Iterato
     yield ["class", "probability", *(model.classes if all_classes else ())]
     done = 0
     for part in inputs.split(BLOCK):
-        probabilities = model(part.contiguous())
+        probabilities = model.apply(part.contiguous())
         best = probabilities.max(1)
         each = probabilities.tolist() if all_classes else [[]] * len(part)
         for k, p, further in zip(best.indices.tolist(), best.values.tolist(), each, strict=True):

@@ -16,7 +16,9 @@ Arrays of an ``.npz``, for a whole dataset or only for labels. The first name th
 
 import io
 import itertools
+import logging
 import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from complementary.data.dataset import as_inputs
-from complementary.data.tables import is_vector, read_parquet, stream_rows
+from complementary.data.dataset import as_inputs, describe_lost_precision
+from complementary.data.tables import Row, is_vector, read_parquet, stream_rows
 from complementary.errors import UserError, import_optional
 from complementary.files import available_memory, reading
 from complementary.reports.terminal import format_size
 
+log = logging.getLogger(__name__)
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
@@ -248,24 +251,36 @@ def _read_csv(path: Path) -> ExampleFile:
     text_only = not any(map(_is_number, first))  # a line with some numbers is an example with a mistake
     named = first[0].strip().lower() in KEY_COLUMNS or (text_only and not first[0].strip())
     body = rows if text_only or named else itertools.chain([(start, first)], rows)
-    parts, keys, values, width = [], list[str](), list[list[float]](), len(first) - named
-    for line, cells in body:
+    width, parts, keys, lost = len(first) - named, list[Array](), list[str](), None
+    for names, numbers in _numbers(body, named, width, path):
+        lost = lost or describe_lost_precision(numbers, str(path))  # one warning, however many parts there are
+        with np.errstate(over="ignore"):  # infinity is reported later
+            parts.append(numbers.astype(np.float32))
+        keys += names or [str(i) for i in range(len(keys), len(keys) + len(numbers))]
+    if lost is not None:
+        log.warning(lost)
+    features = tuple(name.strip() for name in first[named:]) if text_only or named else None
+    inputs = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    return ExampleFile(path, {"train/inputs": inputs}, keys, features)
+
+
+def _numbers(rows: Iterable[Row], named: bool, width: int, path: Path) -> Iterator[tuple[list[str], Array]]:
+    """The rows of a CSV in parts -> names of examples, if there is a column of them, and float64 [M, D = ``width``]."""
+    names, values = list[str](), list[list[float]]()
+    for line, cells in rows:
         try:
             numbers = [float(cell) for cell in cells[named:]]
         except ValueError:
             numbers = []
-        if len(cells) != len(first) or len(numbers) != width:
+        if len(cells) != width + named or len(numbers) != width:
             found = ",".join(cells)[:60]
             raise UserError(f"{path}, line {line}: expected {width} numbers, found {found!r}.")
-        keys.append(cells[0].strip() if named else str(len(keys)))
+        names += [cells[0].strip()] if named else []
         values.append(numbers)
         if len(values) * width >= CELLS:
-            parts.append(_vectors(values, width, path))
-            values.clear()
-    parts.append(_vectors(values, width, path))
-    features = tuple(name.strip() for name in first[named:]) if text_only or named else None
-    inputs = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    return ExampleFile(path, {"train/inputs": inputs}, keys, features)
+            yield names, np.array(values, np.float64)
+            names, values = [], []
+    yield names, np.array(values, np.float64).reshape(len(values), width)
 
 
 def _read_parquet(path: Path) -> ExampleFile:
@@ -291,10 +306,6 @@ def _read_parquet(path: Path) -> ExampleFile:
     keys = range(len(values)) if key is None else table.column(key).to_pylist()
     inputs = as_inputs(values, str(path)).numpy()
     return ExampleFile(path, {"train/inputs": inputs}, list(map(str, keys)), None if lists else tuple(names))
-
-
-def _vectors(values: list[list[float]], width: int, path: Path) -> Array:
-    return as_inputs(np.array(values, np.float64).reshape(len(values), width), str(path)).numpy()
 
 
 def _is_number(cell: str) -> bool:

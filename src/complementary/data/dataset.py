@@ -196,8 +196,8 @@ def as_inputs(X: ArrayLike, name: str = "X", contiguous: bool = True) -> Tensor:
                 vectors = array.astype(np.float32, copy=False)
         except (TypeError, ValueError):
             raise UserError(f"{name} contains values that are not numbers; encode them first.") from None
-        if array.dtype.kind in "fiu" and not np.can_cast(array.dtype, np.float32):
-            _warn_about_lost_precision(array, name)
+        if (message := describe_lost_precision(array, name)) is not None:
+            log.warning(message)
         return to_tensor(vectors)
     if array.ndim not in (3, 4):
         raise UserError(f"{found}; expected vectors of numbers [N, D], or images uint8 [N, H, W] or [N, H, W, C].")
@@ -212,24 +212,30 @@ def as_inputs(X: ArrayLike, name: str = "X", contiguous: bool = True) -> Tensor:
     return to_tensor(array, contiguous)
 
 
-def _warn_about_lost_precision(vectors: NDArray[np.generic], name: str) -> None:
-    """Warn if float32 cannot represent how the values of a feature differ, such as seconds since 1970."""
+def describe_lost_precision(vectors: NDArray[np.generic], name: str) -> str | None:
+    """Say if float32 cannot represent how the values of a feature differ, such as seconds since 1970.
+
+    Args:
+        vectors: [N, D].
+        name: What the message calls them.
+
+    Returns:
+        Two sentences, or None if nothing is lost.
+    """
+    if vectors.dtype.kind not in "fiu" or np.can_cast(vectors.dtype, np.float32):
+        return None
     some = np.asarray(vectors[:: max(1, len(vectors) // FEW_ROWS)], np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         largest, spread = np.abs(some).max(0, initial=0), some.std(0) if len(some) else np.zeros(some.shape[1])
         lost = (spread > 0) & (largest * np.finfo(np.float32).eps > PRECISION * spread)
-    if lost.any():
-        k = int(lost.argmax())
-        log.warning(
-            "%s: %d of %d features have large values that differ little (feature %d: up to %.4g, standard deviation "
-            "%.2g). In float32 these differences are lost; subtract the mean first, for example with StandardScaler.",
-            name,
-            int(lost.sum()),
-            len(lost),
-            k,
-            largest[k],
-            spread[k],
-        )
+    if not lost.any():
+        return None
+    k = int(lost.argmax())
+    return (
+        f"{name}: {int(lost.sum())} of {len(lost)} features have large values that differ little (feature {k}: up to "
+        f"{largest[k]:.4g}, standard deviation {spread[k]:.2g}). In float32 these differences are lost; subtract the "
+        "mean first, for example with StandardScaler."
+    )
 
 
 def to_tensor(array: NDArray[np.generic], contiguous: bool = True) -> Tensor:

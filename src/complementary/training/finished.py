@@ -139,11 +139,12 @@ def open_run(folder: str | Path, weights: str = "auto", device: str = "auto") ->
 
 def predict(predictor: Predictor, inputs: Tensor, index: Tensor, device: str = "auto") -> Tensor:
     """Class probabilities [N, K] of ``inputs`` [., ...] at ``index`` int [N], on the CPU, with progress in the log."""
+    predictor.check_shape(inputs)
     predictor = predictor.to(choose_device(device))
     parts: list[Tensor] = []
     done = 0
     for part in index.split(BLOCK):
-        parts.append(predictor(inputs[part]).cpu())
+        parts.append(predictor.apply(inputs[part]).cpu())
         done += len(part)
         log_progress(log, "predicting", done, len(index))
     predictor.to("cpu")

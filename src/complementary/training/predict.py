@@ -60,12 +60,8 @@ class Predictor:
         return dataclasses.replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
     def check(self, inputs: Tensor) -> None:
-        """Raise if the inputs do not have the shape of those that the run was trained on; warn if all are too dark."""
-        if tuple(inputs.shape[1:]) != self.shape:
-            raise UserError(
-                f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
-                f"{list(self.shape)}; resize or reshape them."
-            )
+        """As `check_shape`; warn if all images are too dark, which means another range of pixels."""
+        self.check_shape(inputs)
         if inputs.dtype == torch.uint8 and self.encoder is None and inputs.numel():
             largest, mean = int(inputs.max()), 255 * float(self.mean.max())
             if largest < mean:
@@ -76,7 +72,14 @@ class Predictor:
                     mean,
                 )
 
-    @torch.no_grad()
+    def check_shape(self, inputs: Tensor) -> None:
+        """Raise if the inputs do not have the shape of those that the run was trained on."""
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise UserError(
+                f"The inputs have shape {list(inputs.shape[1:])} per example, but the run was trained on "
+                f"{list(self.shape)}; resize or reshape them."
+            )
+
     def __call__(self, inputs: Tensor | ArrayLike, batch: int | None = None) -> Tensor:
         """Predict class probabilities.
 
@@ -89,6 +92,11 @@ class Predictor:
         """
         inputs = inputs if isinstance(inputs, Tensor) else as_inputs(inputs)
         self.check(inputs)
+        return self.apply(inputs, batch)
+
+    @torch.no_grad()
+    def apply(self, inputs: Tensor, batch: int | None = None) -> Tensor:
+        """As `__call__`, for a part of inputs that were checked as a whole."""
         device = self.mean.device
         inputs = inputs if self.encoder is None else self.encoder(inputs, device)
         batch = batch or evaluation_batch(inputs, device)
