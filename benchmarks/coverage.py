@@ -165,13 +165,13 @@ def fixed(case: Case) -> dict[str, Count]:
         predicted = torch.where(right, truth, (truth + step) % case.classes)
         excluded = labels.draw(truth, matrix, case.per_example, seed=repeat)
         found = scores.accuracy_interval(predicted, excluded, known)
-        counts["data"].add(found.value, found.low, found.high, float((prior * of_class).sum()))
+        counts["data"].add(found.unbiased, found.low, found.high, float((prior * of_class).sum()))
         if case.tail > 1:
             found = scores.balanced_accuracy_interval(predicted, excluded, known)
-            counts["balanced"].add(found.value, found.low, found.high, float(of_class.mean()))
+            counts["balanced"].add(found.unbiased, found.low, found.high, float(of_class.mean()))
             found = scores.balanced_accuracy_interval(predicted, excluded, known, shares=prior)
             name = "balanced, class sizes known"
-            counts.setdefault(name, Count()).add(found.value, found.low, found.high, float(of_class.mean()))
+            counts.setdefault(name, Count()).add(found.unbiased, found.low, found.high, float(of_class.mean()))
     return {name: count for name, count in counts.items() if name == "data" or case.tail > 1}
 
 

@@ -262,6 +262,32 @@ def test_accuracy_interval_covers(spec, classes, count, accuracy, per_example):
     assert 182 <= covered <= 200, "95 % of 200, four standard deviations below"
 
 
+@pytest.mark.parametrize("spec", ["uniform", "biased:5", "biased:20", "noisy:0.05", "designed:2"])
+@pytest.mark.parametrize("accuracy", [0.95, 1.0])
+def test_accuracy_interval_contains_its_value_and_covers_an_accuracy_near_one(spec, accuracy):
+    """Few or no labels contradict the predictions, and the unbiased estimate is often above 1."""
+    matrix, covered, given, above = transitions.parse(spec, 6), 0, 0, 0
+    for seed in range(100):
+        found = accuracy_interval(*draw_predictions(200, 6, accuracy, matrix, seed), matrix)
+        assert found.reason or 0 <= found.low <= found.value <= found.high <= 1
+        covered += found.low <= accuracy <= found.high
+        given += not found.reason
+        above += found.unbiased > 1
+        assert found.reason or found.high - found.low > 0.005
+        assert found.reason or found.value == min(1.0, max(0.0, found.unbiased))
+    assert given >= 90
+    assert covered >= 0.92 * given
+    assert above > 0 or spec in ("uniform", "designed:2"), "their estimates are never above 1"
+
+
+def test_accuracy_estimates_far_above_one_have_no_number():
+    predicted, excluded = draw_predictions(3000, 4, 1.0, transitions.uniform(4), 0)
+    found = accuracy_interval(predicted, excluded, transitions.noisy(4, 0.1))
+    assert "does not fit the labels" in found.reason
+    assert math.isnan(found.value)
+    assert math.isnan(found.unbiased)
+
+
 def test_balanced_accuracy_interval_covers_the_mean_over_classes():
     sizes, accuracy, covered, on_data = torch.tensor([6.0, 3, 2, 1]), torch.tensor([0.95, 0.8, 0.7, 0.4]), 0, 0
     for seed in range(60):

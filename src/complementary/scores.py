@@ -168,12 +168,14 @@ class AccuracyEstimate(NamedTuple):
     """An accuracy estimated from complementary labels, with a 95 % confidence interval.
 
     Attributes:
-        value: The estimate. It is unbiased, so it may lie outside 0 to 1; NaN if there is none.
+        value: The estimate, cut to 0 to 1, so that it is always in the interval; NaN if there is none.
         low: Lower end of the interval, within 0 to 1.
         high: Upper end.
         examples: Number of examples.
         population: ``data`` (examples like those that were given) or ``balanced`` (classes of equal size).
         reason: Why there is no number; empty if there is one.
+        unbiased: The estimate before it was cut. Its mean over many draws of labels is the accuracy, so use it for
+            averages of several runs. It may lie outside 0 to 1.
     """
 
     value: float
@@ -182,6 +184,7 @@ class AccuracyEstimate(NamedTuple):
     examples: int
     population: Literal["data", "balanced"] = "data"
     reason: str = ""
+    unbiased: float = math.nan
 
     @property
     def error(self) -> float:
@@ -190,6 +193,7 @@ class AccuracyEstimate(NamedTuple):
 
 
 Z = 1.959964  # 95 % of a normal distribution
+MISFIT = "The estimate is outside 0 to 100 %, so the transition matrix does not fit the labels."
 WIDEST = 0.8  # of an interval; a wider one says next to nothing and is reported as no number
 MATRIX_ERROR = 1.25  # factor: the errors of an estimated matrix leave out that class probabilities may be wrong
 FEW = 30  # examples of a class: with fewer, the accuracy of the class is not normally distributed
@@ -204,6 +208,12 @@ def accuracy_interval(
     The interval is a score interval: it contains the accuracies that the labels do not reject, with the variance that
     belongs to each of these accuracies. For uniform labels it is Wilson's. It holds for predictions that do not depend
     on the labels given here.
+
+    The unbiased estimate may lie outside 0 to 1, for example above 1 if few labels contradict the predictions. The
+    interval then starts from the nearest possible accuracy, 0 or 1, which it contains: otherwise it would reject an
+    accuracy of 1 because of an estimate that is too high, and could become arbitrarily narrow. This makes it wider,
+    never narrower. If all accuracies from 0 to 1 are rejected, the matrix does not fit the labels, and there is no
+    number.
 
     Args:
         predicted: Predicted classes, int [N].
@@ -222,16 +232,24 @@ def accuracy_interval(
         return torch.sum(joint * torch.linalg.inv(transition).T)
 
     value, extra = float(accuracy(matrix)), _matrix_variance(accuracy, matrix, estimated)
-    right, wrong = _second_moments(chosen, excluded, share, matrix, value)
+    nearest = min(1.0, max(0.0, value))
+    right, wrong = _second_moments(chosen, excluded, share, matrix, nearest)
     half_step = (1 + wrong) / (2 * count)  # continuity correction: half of what one contrary label changes
 
-    def end(value: float, sign: int) -> float:
+    def ends(value: float) -> tuple[float, float]:
         """Solve (value - A)^2 = Z^2 (variance of one example at the accuracy A / N + variance due to the matrix)."""
         a, b = 1 + Z**2 / count, -2 * value - Z**2 * (right - wrong) / count
         c = value**2 - Z**2 * (wrong / count + extra)
-        return (-b + sign * math.sqrt(max(0.0, b**2 - 4 * a * c))) / (2 * a)
+        square = b**2 - 4 * a * c  # negative: no accuracy solves it; never for a value from 0 to 1
+        root = math.sqrt(square) if square >= 0 else math.nan
+        return (-b - root) / (2 * a), (-b + root) / (2 * a)
 
-    return _checked(AccuracyEstimate(value, end(value, -1), end(value + half_step, 1), count))
+    first, last = ends(value)
+    if not (first <= 1 and last >= 0):
+        return _no_estimate(count, "data", MISFIT)
+    corrected = min(1.0, nearest + half_step)
+    low, high = min(nearest, ends(nearest)[0]), max(corrected, ends(corrected)[1])  # equal but for rounding
+    return _checked(AccuracyEstimate(value, low, high, count))
 
 
 def balanced_accuracy_interval(
@@ -379,12 +397,12 @@ def _checked(estimate: AccuracyEstimate) -> AccuracyEstimate:
     """No number if the interval is too wide to be of use, or misses 0 to 1: then the matrix does not fit the labels."""
     low, high, width = max(0.0, estimate.low), min(1.0, estimate.high), estimate.high - estimate.low
     if low > high:
-        reason = "The estimate is outside 0 to 100 %, so the transition matrix does not fit the labels."
-        return _no_estimate(estimate.examples, estimate.population, reason)
+        return _no_estimate(estimate.examples, estimate.population, MISFIT)
     if width > WIDEST:
         reason = f"With {estimate.examples} labels its 95 % interval would be {100 * width:.0f} points wide."
         return _no_estimate(estimate.examples, estimate.population, reason)
-    return estimate._replace(low=low, high=high)
+    value = min(1.0, max(0.0, estimate.value))
+    return estimate._replace(value=value, low=low, high=high, unbiased=estimate.value)
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

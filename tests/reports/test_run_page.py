@@ -124,6 +124,22 @@ def test_unknown_estimates_are_shown_as_unknown(report):
     assert "nan" not in re.sub('data:[^"]*', "", page(report))
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "bounds", "shown"),
+    [
+        (1.3, 0.05, None, "100.0 %, 95 % interval 90 to 100 %"),  # not 100 to 100
+        (-0.4, 0.05, None, "0.0 %, 95 % interval 0 to 10 %"),
+        (0.994, 0.1, (0.77, 0.9944), "99.4 %, 95 % interval 77 to 100 %"),
+        (0.57, 0.1, (0.57, 0.58), "57.0 %, 95 % interval 57 to 58 %"),
+    ],
+)
+def test_accuracy_is_shown_within_its_interval(value, error, bounds, shown):
+    accuracy = Accuracy("x", Estimated(value, error), "y", bounds=bounds)
+    low, high = accuracy.interval()
+    assert 0 <= low <= accuracy.value <= high <= 1
+    assert show(accuracy) == shown
+
+
 def test_data_url_is_a_png_of_the_image():
     import base64
     import io

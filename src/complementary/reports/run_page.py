@@ -74,11 +74,10 @@ def _lead(report: RunReport) -> list[str]:
     known = [a for a in report.accuracies if not math.isnan(a.estimate.value)]
     if known:
         head = known[0]
-        low, high = head.interval()
         parts += [
-            f'<p class="lead">{100 * _cut(head.estimate.value):.0f} %</p>',
+            f'<p class="lead">{100 * head.value:.0f} %</p>',
             _bar(head),
-            f"<p>{html.escape(head.name)}, 95 % interval <b>{100 * low:.0f} to {100 * high:.0f} %</b>, for "
+            f"<p>{html.escape(head.name)}, 95 % interval <b>{head.interval_text()}</b>, for "
             f"{html.escape(head.population)}. {_method(head)}</p>",
         ]
     else:
@@ -93,8 +92,7 @@ def _lead(report: RunReport) -> list[str]:
 def _accuracy_row(accuracy: Accuracy, prefix: str = "") -> str:
     value, interval = "not known", ""
     if not math.isnan(accuracy.estimate.value):
-        low, high = accuracy.interval()
-        value, interval = f"{100 * _cut(accuracy.estimate.value):.1f} %", f"{100 * low:.0f} to {100 * high:.0f} %"
+        value, interval = f"{100 * accuracy.value:.1f} %", accuracy.interval_text()
     oracle = ' <span class="oracle">(oracle)</span>' if accuracy.oracle else ""
     name = f"{html.escape(prefix + accuracy.name)}{oracle}<br>"
     place = f'<span class="small">for {html.escape(accuracy.population)}</span>'
@@ -109,10 +107,9 @@ def _method(accuracy: Accuracy) -> str:
 
 def _bar(accuracy: Accuracy) -> str:
     low, high = accuracy.interval()
-    value = _cut(accuracy.estimate.value)
     return (
         f'<div class="bar" role="img" aria-label="interval"><i style="left:{100 * low:.1f}%;width:'
-        f'{100 * (high - low):.1f}%"></i><b style="left:{100 * value:.1f}%"></b></div>'
+        f'{100 * (high - low):.1f}%"></i><b style="left:{100 * accuracy.value:.1f}%"></b></div>'
     )
 
 

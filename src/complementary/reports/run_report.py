@@ -13,6 +13,7 @@ from complementary.reports.confusions import Confusions, Estimated
 from complementary.reports.tables import csv
 
 INTERVAL = 1.96  # standard errors on each side: a 95 % interval
+ROUNDING = 1e-9  # percent; 57 is not 56.999...
 SHOWN = 5  # rows of each kind in the text summary
 
 
@@ -35,11 +36,21 @@ class Accuracy:
     bounds: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval, cut to 0 .. 1."""
+        """The 95 % interval, cut to 0 .. 1. It contains the cut value, even if the estimate is far outside."""
         if self.bounds is not None:
             return self.bounds
-        low, high = (self.estimate.value + sign * INTERVAL * self.estimate.error for sign in (-1, 1))
-        return max(0.0, min(1.0, low)), max(0.0, min(1.0, high))
+        low, high = (self.value + sign * INTERVAL * self.estimate.error for sign in (-1, 1))
+        return max(0.0, low), min(1.0, high)
+
+    @property
+    def value(self) -> float:
+        """The estimate, which is unbiased and may lie outside 0 .. 1, cut to these."""
+        return max(0.0, min(1.0, self.estimate.value))
+
+    def interval_text(self) -> str:
+        """``55 to 73 %``, rounded outward: it contains the value, however that is rounded."""
+        low, high = self.interval()
+        return f"{math.floor(100 * low + ROUNDING)} to {math.ceil(100 * high - ROUNDING)} %"
 
 
 @dataclass(frozen=True)
@@ -255,12 +266,10 @@ def _rate(rate: float, error: float) -> str:
 
 
 def show(accuracy: Accuracy) -> str:
-    """``64 % (95 % interval 55 to 73 %)``, with the word oracle where it applies."""
+    """``64.2 %, 95 % interval 55 to 73 %``, with the word oracle where it applies."""
     if math.isnan(accuracy.estimate.value):
         return "not known"
-    low, high = accuracy.interval()
-    value = max(0.0, min(1.0, accuracy.estimate.value))  # an unbiased estimate may lie outside
-    return f"{100 * value:.1f} %{_oracle(accuracy.oracle)}, 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+    return f"{100 * accuracy.value:.1f} %{_oracle(accuracy.oracle)}, 95 % interval {accuracy.interval_text()}"
 
 
 def percent(estimate: Estimated) -> str:

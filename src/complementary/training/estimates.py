@@ -56,7 +56,8 @@ def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None])
         select: The rule that selects an epoch: it maps rows of the history to one of them.
 
     Returns:
-        For each of `NAMES` the value, its standard error and the ends of its 95 % interval; None: no number. Classes of
+        For each of `NAMES` the value, its standard error and the ends of its 95 % interval; None: no number. The value
+        is the unbiased one, for averages over runs; it may lie outside 0 to 1, and is cut where it is shown. Classes of
         equal size are a population of their own only if class sizes differ. ``estimate_notes`` says why a number is
         missing, and what the others assume.
     """
@@ -115,7 +116,7 @@ def cross_fitted_predictions(trainer: Trainer, select: Callable[[Rows], dict[str
 def _numbers(estimate: AccuracyEstimate) -> dict[str, float]:
     if estimate.reason:
         return {}
-    return {"selected": estimate.value, "error": estimate.error, "low": estimate.low, "high": estimate.high}
+    return {"selected": estimate.unbiased, "error": estimate.error, "low": estimate.low, "high": estimate.high}
 
 
 def _reason(name: str, estimate: AccuracyEstimate) -> list[str]:
