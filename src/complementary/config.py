@@ -419,7 +419,7 @@ class SelfTrainingConfig:
     the training those of the same cluster (k-means, about twice as many examples), which can find a lost class."""
     self_training_lr: float | None = field(default=None, metadata=ADVANCED)
     """Maximum learning rate of self-training. None: in proportion to the squared norm of the filters, because the
-    weights of an encoder can be small, and a usual rate would destroy them."""
+    weights of an encoder can be small, and a usual rate would destroy them; for an mlp lower with many features."""
     self_training_policy: PolicyName = field(default="strong", metadata=ADVANCED)
     """Augmentation of the images that the network learns from, as policy; strong: RandAugment, then cutout."""
     self_training_mix: Literal["none", "mixup", "icm", "micm"] = field(default="mixup", metadata=ADVANCED)

@@ -25,9 +25,11 @@ from complementary.training.neighbors import cluster_evidence, neighbor_evidence
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import (
     HIGHEST_FACTOR,
+    NEW_MLP_LR,
     SelfTrainer,
     alignment_factors,
     beliefs,
+    highest_mlp_lr,
     log_likelihood,
     pseudo_label_loss,
     search_epochs,
@@ -125,6 +127,24 @@ def test_suitable_learning_rate_follows_the_norm_of_the_filters():
             conv.weight.mul_((0.015 / conv.weight.square().flatten(1).sum(1)).sqrt()[:, None, None, None])
     assert suitable_lr(network) == pytest.approx(0.4 * 0.015, rel=1e-5)
     assert suitable_lr(networks.build("mlp", (4,), 3)) == 0.03
+
+
+def test_highest_learning_rate_of_an_mlp_falls_with_its_inputs_and_leaves_measured_settings_alone():
+    wide, narrow = (networks.build("mlp", (features,), 3) for features in (6000, 512))
+    assert highest_mlp_lr(wide, 16) == pytest.approx(highest_mlp_lr(narrow, 16) * 512 / 6000)
+    assert highest_mlp_lr(narrow, 512) > NEW_MLP_LR, "features of ResNet-18"
+    assert highest_mlp_lr(networks.build("mlp", (1152,), 10), 512) > NEW_MLP_LR, "features of patches"
+    for other in (networks.build("linear", (6000,), 3), networks.build("cnn", (3, 32, 32), 3)):
+        assert highest_mlp_lr(other, 16) == math.inf
+
+
+@pytest.mark.parametrize("options", [{"model": "mlp"}, {"model": "linear", "student": "mlp"}], ids=["same", "student"])
+def test_self_training_of_an_mlp_on_thousands_of_features_does_not_diverge(options):
+    random = np.random.default_rng(0)
+    inputs, not_y = random.normal(size=(120, 6000)), random.integers(0, 3, 120)
+    config = {"self_training": 6} | {name: value for name, value in options.items() if name == "student"}
+    model = ComplementaryClassifier(mix="none", epochs=2, batch=16, model=options["model"], config=config)
+    assert max(row["loss"] for row in model.fit(inputs, not_y).history_) < 3
 
 
 # --- the training -------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 NEW_MLP_LR = 0.1  # of a student on features (docs/notes/self-training.md)
+MLP_STEP = 2.75  # learning rate of an MLP times its inputs over batch ** .6, at most; see `highest_mlp_lr`
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
@@ -96,6 +97,7 @@ class SelfTrainer(Trainer):
     ) -> None:
         p, self.start, self.encoder = config.pseudo_labels, network, encoder
         usual = NEW_MLP_LR if p.student == "mlp" else suitable_lr(network)
+        usual = min(usual, highest_mlp_lr(network, config.training.batch))
         self.lr = usual if p.self_training_lr is None else p.self_training_lr
         super().__init__(config.with_(epochs=p.self_training), task, device, processes)
         self.config, self.config_hash = config, config.hash()
@@ -455,6 +457,21 @@ def suitable_lr(network: nn.Module) -> float:
         if isinstance(module, nn.Conv2d)
     ]
     return HIGHEST_LR if not norms else min(HIGHEST_LR, EFFECTIVE_LR * float(torch.stack(norms).median()))
+
+
+def highest_mlp_lr(network: nn.Module, batch: int) -> float:
+    """The highest learning rate at which the self-training of an MLP is stable; infinite for other networks.
+
+    A step changes what a hidden unit says about an input x by the learning rate times x . x, which is the number of
+    features if these are standardized. In a larger batch, steps for single examples are smaller. With random labels,
+    training diverged where the learning rate times the number of features was 20 to 25 in batches of 16, and 100 to 200
+    in batches of 128 (docs/notes/self-training.md, Learning rate).
+
+    Args:
+        network: The network.
+        batch: Batch size.
+    """
+    return MLP_STEP * batch**0.6 / network.hidden.in_features if isinstance(network, networks.MLP) else math.inf
 
 
 def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) -> networks.Network:
