@@ -41,6 +41,7 @@ FilterName = Literal["posterior", "prune_by_noise_rate", "predicted_class"]
 RANKS = ("posterior", "self_confidence", "normalized_margin")
 FILTERS = ("posterior", "prune_by_noise_rate", "predicted_class")
 MAX_RATE = 0.5  # that may be given: an answer is wrong less often than right
+NOT, YES = 0, 1  # the kinds of answers
 LARGEST = 0.9  # of 1/K, the largest estimated rate: at 1/K answers are random and carry no information
 SIGNIFICANCE = 0.05
 LOG_TEMPERATURES = tuple(x / 4 for x in range(-6, 11))  # the first search: temperatures from 0.22 to 12
@@ -288,53 +289,26 @@ def estimate_answer_noise(
     if len(given) == 0:
         raise UserError("There are no answers; each example needs at least one class that it is not.")
 
-    yes = _is_yes(given)
-    parts = [(~yes, LARGEST / len(base)), (yes, LARGEST * (1 - 1 / len(base)))]  # of "not" and "yes", the largest rate
-    logs_of, given_of = [logs[rows] for rows, _ in parts], [given[rows] for rows, _ in parts]
-
-    def best(log_temperature: float, precision: float = 1e-4, without: int | None = None) -> tuple[list[float], float]:
-        """The rates of both kinds and the mean log-likelihood; ``without``: the kind that has no errors."""
-        rates, total = [0.0, 0.0], -(log_temperature**2) / 2 / len(given)
-        for kind, (_, highest) in enumerate(parts):
-            if len(given_of[kind]):
-                likelihood = _likelihood(logs_of[kind] / math.exp(log_temperature), given_of[kind], base)
-                if kind == without:
-                    value = likelihood(0.0)
-                else:
-                    rates[kind], value = _golden(likelihood, 0.0, highest, precision)
-                total += value * len(given_of[kind]) / len(given)
-        return rates, total
-
-    def p_value(kind: int) -> float:
-        # without errors any temperature is allowed: a model that knows nothing must not count as a sign of errors
-        _, without = _golden(lambda x: best(x, without=kind)[1] + x**2 / 2 / len(given), -1.5, 6.0, 0.01)
-        ratio = 2 * len(given) * max(0.0, value - without)
-        return 0.5 * math.erfc(math.sqrt(ratio / 2)) if rates[kind] > 0 else 1.0  # half: a rate is never below zero
-
-    start = max(LOG_TEMPERATURES, key=lambda value: best(value, 0.01)[1])
-    log_temperature, value = _golden(lambda x: best(x)[1], start - 0.25, start + 0.25, 0.01)
-    rates, _ = best(log_temperature)
+    model, yes = _NoiseModel.of(logs, given, base), _is_yes(given)
+    log_temperature, value = model.best_temperature()
+    rates, _ = model.best_rates(log_temperature)
     error, yes_error, temperature_error = _standard_errors(logs, given, base, rates, log_temperature)
-    share = 0.0
-    if rates[0] > 0:  # the rate, unless examples have several answers, which all differ
-        prediction, matrix = logs_of[0] / math.exp(log_temperature), with_errors(base, rates[0])
-        wrong = given_of[0] * (prediction + _given_class(given_of[0], matrix, 0.0)).softmax(1)
-        share = float(wrong.sum() / given_of[0].sum())
-    p_values = p_value(0), p_value(1)
-    found = (Estimated(share, error), Estimated(rates[1], yes_error))
+    share = model.share_of_wrong_labels(rates[NOT], log_temperature)
+    p_values = [model.p_value(kind, rates[kind], value) for kind in (NOT, YES)]
+    found = (Estimated(share, error), Estimated(rates[YES], yes_error))
     significant = [e if p <= SIGNIFICANCE else Estimated(0.0, 0.0) for e, p in zip(found, p_values, strict=True)]
     return AnswerNoise(
         rate=share,
         error=error,
-        p_value=p_values[0],
+        p_value=p_values[NOT],
         temperature=math.exp(log_temperature),
         temperature_error=temperature_error,
         log_likelihood=value,
-        transition=with_errors(base, _cautious(rates[0], error)).numpy(),
+        transition=with_errors(base, _cautious(rates[NOT], error)).numpy(),
         label_rate=_label_rate(yes, len(base), *significant),
-        yes_rate=rates[1],
+        yes_rate=rates[YES],
         yes_error=yes_error,
-        yes_p_value=p_values[1],
+        yes_p_value=p_values[YES],
     )
 
 
@@ -486,6 +460,92 @@ def _of_worst(given: Tensor, wrong: Tensor, summed: bool) -> Tensor:
     excluded = torch.where(given > 0, wrong, 0.0)
     worst = excluded.amax(1)
     return torch.where(_is_yes(given), excluded.sum(1).clamp_max(1), worst) if summed else worst
+
+
+@dataclass(frozen=True)
+class _NoiseModel:
+    """The likelihood of answers, given how often "not" and "yes" answers are wrong and how confident the model is.
+
+    Attributes:
+        logs: Logarithm of the class probabilities of the examples with "not" and with "yes" answers, [N, K] each.
+        given: Their answers, [N, K] each.
+        highest: The highest rate of wrong answers of both kinds.
+        base: The transition matrix of right answers, [K, K].
+        count: Number of examples of both kinds.
+    """
+
+    logs: tuple[Tensor, Tensor]
+    given: tuple[Tensor, Tensor]
+    highest: tuple[float, float]
+    base: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, logs: Tensor, given: Tensor, base: Tensor) -> "_NoiseModel":
+        """Divide the examples into those with a "not" and those with a "yes" answer."""
+        yes = _is_yes(given)
+        highest = LARGEST / len(base), LARGEST * (1 - 1 / len(base))
+        return cls((logs[~yes], logs[yes]), (given[~yes], given[yes]), highest, base, len(given))
+
+    def best_rates(
+        self, log_temperature: float, precision: float = 1e-4, without: int | None = None
+    ) -> tuple[list[float], float]:
+        """The most likely rates at a temperature.
+
+        Args:
+            log_temperature: Logarithm of the temperature of the probabilities.
+            precision: Of the rates.
+            without: The kind of answers, `NOT` or `YES`, that has no errors; None: neither.
+
+        Returns:
+            The rates of both kinds, and the mean log-likelihood with that of the prior of the temperature.
+        """
+        rates, total = [0.0, 0.0], -(log_temperature**2) / 2 / self.count
+        for kind in (NOT, YES):
+            if not len(self.given[kind]):
+                continue
+            likelihood = _likelihood(self.logs[kind] / math.exp(log_temperature), self.given[kind], self.base)
+            if kind == without:
+                value = likelihood(0.0)
+            else:
+                rates[kind], value = _golden(likelihood, 0.0, self.highest[kind], precision)
+            total += value * len(self.given[kind]) / self.count
+        return rates, total
+
+    def best_temperature(self) -> tuple[float, float]:
+        """The logarithm of the most likely temperature, and the mean log-likelihood there."""
+        start = max(LOG_TEMPERATURES, key=lambda value: self.best_rates(value, 0.01)[1])
+        return _golden(lambda x: self.best_rates(x)[1], start - 0.25, start + 0.25, 0.01)
+
+    def share_of_wrong_labels(self, rate: float, log_temperature: float) -> float:
+        """The share of "not" labels that are wrong: ``rate``, unless examples have several, which all differ."""
+        if rate <= 0:
+            return 0.0
+        prediction, matrix = self.logs[NOT] / math.exp(log_temperature), with_errors(self.base, rate)
+        given = self.given[NOT]
+        wrong = given * (prediction + _given_class(given, matrix, 0.0)).softmax(1)
+        return float(wrong.sum() / given.sum())
+
+    def p_value(self, kind: int, rate: float, value: float) -> float:
+        """Significance of a ``rate`` above zero: a likelihood-ratio test against no errors of this kind.
+
+        Without errors any temperature is allowed: a model that knows nothing must not count as a sign of errors.
+
+        Args:
+            kind: `NOT` or `YES`.
+            rate: The most likely rate of this kind.
+            value: The mean log-likelihood with it.
+        """
+        if rate <= 0:
+            return 1.0
+
+        def likelihood(log_temperature: float) -> float:
+            found = self.best_rates(log_temperature, without=kind)[1]
+            return found + log_temperature**2 / 2 / self.count
+
+        _, without = _golden(likelihood, -1.5, 6.0, 0.01)
+        ratio = 2 * self.count * max(0.0, value - without)
+        return 0.5 * math.erfc(math.sqrt(ratio / 2))  # half: a rate is never below zero
 
 
 def _likelihood(logs: Tensor, given: Tensor, base: Tensor) -> Callable[[float], float]:
