@@ -63,7 +63,7 @@ def test_cell_names_list_what_varies_or_the_main_options(tmp_path):
     ("text", "message"),
     [
         ("epoks = 3", "'epoks'"),
-        ("[optimizer]\nlr = 1", "'optimizer'"),
+        ("[solver]\nlr = 1", "'solver'"),
         ("[dataset]\nlr = 1", r"'lr' .*\[dataset\]"),
         ("[grid]\nepoks = [3]", r"'epoks' in \[grid\]"),
         ("[[case]]\nepoks = 3", r"'epoks' in \[\[case\]\]"),

@@ -71,8 +71,8 @@ a switch, so it is not certain with which settings a published number was made. 
 ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
 only if all three methods do.
 """
-NEAR_INTRO = f"""Ours minus published in points, best on test, mean over losses (how many numbers); only runs of {EPOCHS}
-epochs.
+NEAR_INTRO = f"""Ours minus published in points, best on test, mean over losses (how many numbers); only runs of
+{EPOCHS} epochs.
 """
 CODE_INTRO = """Last column: code minus text in points, mean and range over the runs that differ only in this (S-NL at
 ρ = 100, best on test).
