@@ -551,7 +551,7 @@ AS_CODED: dict[str, dict[str, Any]] = {
 
 
 FITS = 3
-"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/self-training.md, Many classes)."""
+"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/many-classes.md)."""
 
 _ON_FEATURES: dict[str, Any] = {
     "inputs": "features",
@@ -561,7 +561,7 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}  # docs/notes/self-training.md, Long tails
+_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}  # docs/notes/long-tails.md
 _NEIGHBORS: dict[str, Any] = {"neighbors": 50}  # the same page
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",

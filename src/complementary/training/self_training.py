@@ -51,12 +51,12 @@ WARM_UP = 2  # epochs
 PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
-NEW_MLP_LR = 0.1  # of a student on features (docs/notes/self-training.md)
+NEW_MLP_LR = 0.1  # of a student on features (docs/notes/long-tails.md)
 MLP_STEP = 2.75  # learning rate of an MLP times its inputs over batch ** .6, at most; see `highest_mlp_lr`
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
-LATE = 3  # of these searches can use clusters; earlier features are not good enough (docs/notes/self-training.md)
+LATE = 3  # of these searches can use clusters; earlier features are not good enough (docs/notes/long-tails.md)
 COLLAPSED = 0.5  # gauge of the beliefs
 
 
