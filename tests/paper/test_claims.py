@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 
@@ -194,3 +195,21 @@ def test_verdict_on_clusters_of_a_short_encoder_is_so_far(add_noise, store):
     for seed in range(3):
         add_noise(entry, 0.005, seed=seed, settings=RunSettings(pretrain_epochs=400))
     assert verdict("P7", store) == ("holds", "0.50 (encoder of 400 epochs)", True)
+
+
+def test_a_part_of_the_settings_counts_by_how_much_they_differ(add_run, store):
+    """Four of 152 settings: the mean difference is clear for their seeds, but not for other settings."""
+
+    def value(gains):
+        return lambda e, _: 0.3 + gains[e.setting.loss] * (e.method == "none")
+
+    where = {"data": "cifar10", "tail": 100.0}
+    for loss, seed in itertools.product(("s-nl", "fwd"), range(3)):  # the deviation between seeds is small
+        add_run(entry_of("main", "icm", data="mnist", tail=100.0, loss=loss), 0.5 + seed / 10_000, seed=seed)
+    fill(add_run, "main", value({"s-nl": 0.2, "fwd": 0.0, "dm": 0.0, "s-exp": 0.0}), **where)
+    found = verdict("C2", store)
+    assert found.word == "undecided"
+    assert "mean difference +5.00" in found.evidence
+    assert "published there -8.51" in found.evidence, "the paper's own difference in the same settings"
+    fill(add_run, "main", value({"s-nl": 0.2, "fwd": 0.21, "dm": 0.19, "s-exp": 0.2}), **where)
+    assert verdict("C2", store).word == "holds"

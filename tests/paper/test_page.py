@@ -49,9 +49,11 @@ def test_page_says_how_far_each_protocol_is_from_the_published_numbers(add_run, 
     add_run(other, (other.published.mean - 2.0) / 100, "plain")
     add_run(other, 0.9, epochs=100)  # too short to count
     text = write_page(read([store]))
-    assert "only runs of 300 epochs): plain: none 1.5 (2), icm 3.0 (1).\n" in text
+    assert "each protocol has other settings): plain: none 1.5 (2), icm 3.0 (1).\n" in text
     assert "| protocol | setup | none | icm |\n" in text
-    assert "| plain | mnist, ρ = 100 | -0.5 (2) | -3.0 (1) |\n" in text
+    assert "| plain | mnist, ρ = 100 | 1.5 (-2.0 to +1.0, 2) | -3.0 (s-nl) |\n" in text
+    add_run(other, (other.published.mean + 6.0) / 100, "ours")
+    assert "under two protocols: 6.0 (ours) and 2.0 (plain) on 1.\n" in write_page(read([store]))
     for title in ("Distance from the published", "How near are all runs?"):
         assert title not in write_page(Results())
 

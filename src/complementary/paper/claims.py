@@ -153,16 +153,17 @@ def _in_words(groups: Sequence[Sequence[Difference]]) -> str:
     )
 
 
-def _decide(groups: Sequence[Sequence[Difference]], every: bool) -> Word:
+def _decide(groups: Sequence[Sequence[Difference]], every: bool, part: bool = False) -> Word:
+    """The verdict; ``part``: these are a part of the settings, so their mean also varies with which ones were run."""
     better, _, worse = _counts(groups)
     if every:
         return "fails" if worse else "holds" if better == len(groups) else "undecided"
     all_of = [difference for group in groups for difference in group]
-    mean = Difference(
-        "",
-        statistics.fmean(d.points for d in all_of),
-        math.sqrt(sum(d.error**2 for d in all_of)) / len(all_of),
-    )
+    points = [difference.points for difference in all_of]
+    error = math.sqrt(sum(d.error**2 for d in all_of)) / len(all_of)
+    if part and len(points) > 1:
+        error = max(error, statistics.stdev(points) / math.sqrt(len(points)))
+    mean = Difference("", statistics.fmean(points), error)
     return "undecided" if not mean.sign else "holds" if mean.sign > 0 else "fails"
 
 
@@ -191,9 +192,13 @@ def _better(
     all_of = f" of {len({pair[0] for pair in wanted})}" if part else ""
     evidence = _in_words(groups).replace(":", f"{all_of}:", 1) + _basis(runs)
     if metric == BEST:
+        ran = [pair for pair in wanted if _our_difference(pair, results, protocol) is not None]
+        printed = [d.points for pair in ran if (d := _published_difference(pair)) is not None]
+        if printed and part:
+            evidence += f"; published there {statistics.fmean(printed):+.2f}"
         last = [one for pair in wanted if (one := _our_difference(pair, results, protocol, LAST)) is not None]
         evidence += f"; at the last epoch {statistics.fmean(d.points for d, _ in last):+.2f}" if last else ""
-    return Verdict(_decide(groups, every), evidence, part or _so_far(runs))
+    return Verdict(_decide(groups, every, part), evidence, part or _so_far(runs))
 
 
 def own_tables(claim: str) -> str:

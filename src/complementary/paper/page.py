@@ -38,7 +38,7 @@ INTRO = f"""# Reproduction of the paper
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
 It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of
 three protocols: *ours*, as the text of the paper says, with crop and flip; *paper*, as its published code, with crop
-and flip; and *plain*, the same without crop and flip, which comes closest to the published numbers.
+and flip; and *plain*, the same without crop and flip.
 """
 WORDS = f"""| word | meaning |
 |---|---|
@@ -59,6 +59,7 @@ WORDS = f"""| word | meaning |
 | n, (n) | number of seeds |
 | published | mean ± standard deviation of {RUNS} runs of {EPOCHS} epochs |
 | so far | from fewer seeds, epochs or encoder epochs than published, or from a part of the settings |
+| clearly, level | by more than two standard errors, by less (fewer than three seeds: with a pooled deviation) |
 
 Protocols: *ours* follows the text of the paper, *paper* its published code with augmentation switched on, *plain* with
 augmentation switched off. The text names no augmentation for the main tables; crop and flip in *ours* are our choice.
@@ -71,8 +72,11 @@ a switch, so it is not certain with which settings a published number was made. 
 ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
 only if all three methods do.
 """
-NEAR_INTRO = f"""Ours minus published in points, best on test, mean over losses (how many numbers); only runs of
-{EPOCHS} epochs.
+NEAR_INTRO = f"""Mean of \\|ours - published\\| over the losses in points, best on test (from the lowest to the highest
+difference, number of losses); with one loss its difference. Only runs of {EPOCHS} epochs.
+"""
+PEAKS = """The best epoch on the test set can be an early one, after which a run becomes worse. The last epoch is worse
+by, on average: {}. A number that is near can therefore be that of an early peak.
 """
 CODE_INTRO = """Last column: code minus text in points, mean and range over the runs that differ only in this (S-NL at
 ρ = 100, best on test).
@@ -110,6 +114,7 @@ def write_page(results: Results, links: Links | None = None, with_fp32: Sequence
     parts += ["## Which reading of the method gives the published numbers?\n", _readings(results)]
     if _differences(results):
         parts += ["### How near are all runs?\n", NEAR_INTRO, _markdown(_differences_table(results))]
+        parts += [PEAKS.format(_early_peaks(results))]
     parts += ["### Where text and code differ\n", CODE_INTRO, _markdown(text_against_code(results))]
     parts += ["## Statements\n", CLAIMS, _claims(results)]
     parts += ["## Two losses that are the same\n", SAME_LOSS, _same_loss(results)]
@@ -137,11 +142,12 @@ def _summary(results: Results) -> str:
     """What holds, what fails and what is open, in ten lines."""
     lines = [_coverage(results)]
     if text := in_short(readings(results)):
-        lines.append(f"**Augmentation decides how near the published numbers are**: {text}.")
+        lines.append(f"**What augmentation changes**: {text}.")
     if text := _distances(results):
         lines.append(
             f"**Distance from the published numbers by protocol** (mean of \\|ours - published\\| in points, best on "
-            f"test, numbers in parentheses; only runs of {EPOCHS} epochs): {text}."
+            f"test, numbers in parentheses; only runs of {EPOCHS} epochs; each protocol has other settings): {text}."
+            f"{_like_for_like(results)}"
         )
     if reproduced := [one for one in readings(results) if one.complete]:
         names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in reproduced if one.reproduces]
@@ -198,6 +204,7 @@ class _Difference:
     """How far a setting is from its published number, best on test, in points."""
 
     protocol: Protocol
+    place: tuple[str, str, float, float, str, str]
     entry: Entry
     points: float
 
@@ -205,11 +212,11 @@ class _Difference:
 def _differences(results: Results) -> list[_Difference]:
     """Of all settings with a published number and runs of full length, by protocol."""
     found = []
-    for protocol, entry in itertools.product(PROTOCOLS, _published_entries().values()):
+    for protocol, (place, entry) in itertools.product(PROTOCOLS, _published_entries().items()):
         assert entry.published is not None
         runs = results.find(entry.setting, protocol)
         if runs.epochs == EPOCHS and (ours := runs.spread("accuracy_best_on_test")) is not None:
-            found.append(_Difference(protocol, entry, 100 * ours.mean - entry.published.mean))
+            found.append(_Difference(protocol, place, entry, 100 * ours.mean - entry.published.mean))
     return found
 
 
@@ -225,20 +232,56 @@ def _distances(results: Results) -> str:
     return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
 
 
+def _like_for_like(results: Results) -> str:
+    """The distances of two protocols on the numbers that have runs under both, as a sentence; '' if there are none."""
+    far: dict[Protocol, dict[tuple[object, ...], float]] = {}
+    for one in _differences(results):
+        far.setdefault(one.protocol, {})[one.place] = abs(one.points)
+    parts = []
+    for a, b in itertools.combinations(far, 2):
+        both = far[a].keys() & far[b].keys()
+        if both:
+            means = [statistics.fmean(far[protocol][place] for place in both) for protocol in (a, b)]
+            parts.append(f"{means[0]:.1f} ({a}) and {means[1]:.1f} ({b}) on {len(both)}")
+    return f" On the numbers that have runs under two protocols: {'; '.join(parts)}." if parts else ""
+
+
 def _differences_table(results: Results) -> Table:
-    """One row per protocol and setup, one column per method: the mean difference from the published numbers."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """One row per protocol and setup, one column per method: the distance from the published numbers."""
+    groups: dict[tuple[str, str], dict[str, list[_Difference]]] = {}
     for one in _differences(results):
         setting = one.entry.setting
         place = f"{setting.data}, ρ = {setting.tail:g}" + (f", bias {setting.bias:g}" if setting.bias > 1 else "")
-        groups.setdefault((one.protocol, place), {}).setdefault(setting.mix, []).append(one.points)
+        groups.setdefault((one.protocol, place), {}).setdefault(setting.mix, []).append(one)
     methods = list(dict.fromkeys(mix for found in groups.values() for mix in found))
-    rows = [[*key, *(_mean_difference(found.get(mix, [])) for mix in methods)] for key, found in groups.items()]
+    rows = [[*key, *(_distance_cell(found.get(mix, [])) for mix in methods)] for key, found in groups.items()]
     return Table("", ["protocol", "setup", *methods], rows, 2)
 
 
-def _mean_difference(points: Sequence[float]) -> str:
-    return f"{statistics.fmean(points):+.1f} ({len(points)})" if points else ""
+def _distance_cell(found: Sequence[_Difference]) -> str:
+    """``3.4 (-3.2 to +5.0, 4)``, or with one number its difference and loss: ``-7.1 (fwd)``."""
+    if len(found) < 2:
+        return "".join(f"{one.points:+.1f} ({one.entry.setting.loss})" for one in found)
+    points = [one.points for one in found]
+    mean = statistics.fmean(map(abs, points))
+    return f"{mean:.1f} ({min(points):+.1f} to {max(points):+.1f}, {len(points)})"
+
+
+def _early_peaks(results: Results) -> str:
+    """By how much the last epoch is worse than the best one, by method, for each protocol; '' without runs."""
+    lost: dict[Protocol, dict[str, list[float]]] = {}
+    for one in _differences(results):
+        runs = results.find(one.entry.setting, one.protocol)
+        best, last = (runs.spread(name) for name in ("accuracy_best_on_test", "accuracy_last"))
+        if best is not None and last is not None:
+            lost.setdefault(one.protocol, {}).setdefault(one.entry.setting.mix, []).append(
+                100 * (best.mean - last.mean)
+            )
+    text = {
+        protocol: ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in found.items())
+        for protocol, found in lost.items()
+    }
+    return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
 
 
 def _coverage(results: Results) -> str:
