@@ -19,10 +19,12 @@ from complementary.augment.auto import POLICIES
 from complementary.config import (
     AS_CODED,
     MIXED_WITHIN,
+    SGD_LR,
     BaseConfig,
     Config,
     DatasetConfig,
     PretrainConfig,
+    TrainingConfig,
     differences,
     load_toml,
     options_of,
@@ -442,3 +444,17 @@ def test_toml_of_hostile_text_is_refused(tmp_path, text):
 def test_toml_of_a_path_with_a_nul_character_is_refused():
     with pytest.raises(UserError):
         read_toml("a\0b.toml", Config)
+
+
+def test_sgd_has_a_learning_rate_of_its_own():
+    assert Config.of(optimizer="sgd").training.lr == SGD_LR
+    assert Config.of(optimizer="sgd", lr=1e-3).training.lr == 1e-3
+    assert Config.of(optimizer="adam").training.lr == Config().training.lr
+    assert Config.of(optimizer="sgd").with_(optimizer="adam", lr=1e-3) == Config()
+
+
+def test_both_ways_to_build_a_configuration_leave_fit_to_recipe_auto():
+    section = TrainingConfig(recipe="auto")
+    assert section.fit == Config.of(recipe="auto").training.fit == "auto"
+    assert TrainingConfig(recipe="auto", fit="gradient").fit == "gradient"
+    assert TrainingConfig().fit == "gradient", "equal runs have equal configurations"

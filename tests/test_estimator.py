@@ -444,3 +444,9 @@ def test_accuracy_estimate_without_a_number_warns():
     model.transition_ = np.full((3, 3), 1 / 3)  # labels that say nothing
     with pytest.warns(UserWarning, match="no estimate"):
         assert np.isnan(model.accuracy_estimate(x, not_y).value)
+
+
+def test_sgd_has_its_own_learning_rate_unless_one_is_given():
+    for options, wanted in (({}, 0.1), ({"lr": 0.02}, 0.02)):
+        model = ComplementaryClassifier(config={"optimizer": "sgd"}, **options)
+        assert model._options().training.lr == wanted

@@ -486,3 +486,13 @@ TABLE = {"cat": [1, 0, 0], "dog": [0, 1, 0], "ship": [0, 0, 1]}
 def test_encode_names_the_columns_of_a_table_that_are_no_labels(table, classes, message):
     with pytest.raises(UserError, match=message):
         labels.encode(pd.DataFrame(table), classes)
+
+
+def test_encode_warns_of_a_column_that_shares_no_class_with_the_others(caplog):
+    answers = ["cat", "dog", "cat", "bird"]
+    labels.encode(pd.DataFrame({"not": answers, "also not": ["dog", "cat", None, "cat"]}))
+    assert not caplog.text
+    found = labels.encode(pd.DataFrame({"not": answers, "annotator": ["ann", "bob", "ann", "bob"]}))
+    assert "The column 'annotator' of the labels shares no class with the others" in caplog.text
+    assert "'ann', 'bob'" in caplog.text
+    assert found.classes == ("ann", "bird", "bob", "cat", "dog")

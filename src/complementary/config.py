@@ -83,8 +83,10 @@ class BaseConfig:
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
     def preset(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options that the recipe among ``options`` sets, besides these."""
+        """The options that the recipe and the optimizer among ``options`` set, besides these."""
         preset = RECIPES.get(options.get("recipe", ""), {})
+        if options.get("optimizer") == "sgd":
+            preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
             if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
                 preset = preset | _ON_LONG_TAILS | (_NEIGHBORS if "self_training" in preset else {})
@@ -355,7 +357,7 @@ class TrainingConfig:
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
-    fit: Literal["auto", "gradient", "neighbors"] = field(default="gradient", metadata=ADVANCED)
+    fit: Literal["auto", "gradient", "neighbors"] = field(default="auto", metadata=ADVANCED)
     """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
     many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used. auto: chosen
@@ -365,10 +367,10 @@ class TrainingConfig:
     batch: int = 256
     """Batch size; the last partial batch of an epoch is dropped."""
     lr: float = 1e-3
-    """Learning rate; constant with adam, the highest with sgd."""
+    """Learning rate; constant with adam, the highest with sgd (.1 unless it is given)."""
     optimizer: Literal["adam", "sgd"] = field(default="adam", metadata=ADVANCED)
-    """adam, or sgd: Nesterov momentum .9, the learning rate rises for one epoch and falls by a cosine to 0. With sgd, a
-    new cnn needs a higher learning rate, such as .05."""
+    """adam, or sgd: Nesterov momentum .9, the learning rate rises for one epoch and falls by a cosine to 0. The recipes
+    pocr and plnl use SGD as published, whatever this says."""
     ema: float = field(default=0.0, metadata=ADVANCED)
     """Decay per step of the average of the weights that is evaluated and becomes the result, such as .995. 0: none."""
     weight_decay: float = field(default=1e-4, metadata=ADVANCED)
@@ -537,6 +539,9 @@ def _mixed_within(mix: str) -> Literal["nothing", "clusters", "truth"]:
     within: Literal["nothing", "clusters", "truth"] = getattr(load_plugin("mixers", mix), "within", "nothing")
     return within
 
+
+SGD_LR = 0.1
+"""Learning rate of ``optimizer = sgd``, if none is given."""
 
 _STUDY_AS_CODED: dict[str, Any] = {"lam": "batch", "partner": "any", "alone": "black"}
 AS_CODED: dict[str, dict[str, Any]] = {

@@ -306,6 +306,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             defaults = inspect.signature(type(self)).parameters
             own = {name: value for name, value in own.items() if value != defaults[name].default}
         further = dict(self.config or {})
+        if further.get("optimizer") == "sgd" and own.get("lr") == Config().training.lr:
+            del own["lr"]  # not given: that of SGD
         for name in further:
             if name in own or name in FROM_FIT or name in ("clusters", "batch"):
                 reason = "comes with fit(X, not_y)" if name in FROM_FIT else "is a parameter of the classifier"

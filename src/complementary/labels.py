@@ -12,6 +12,7 @@ is known *not* to be of class k.
 """
 
 import difflib
+import logging
 import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -29,6 +30,7 @@ PAPER_SEED = 1126
 NOT_PREFIX = re.compile(r"(?:!|¬|not\s+(?:an?\s+)?)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
+log = logging.getLogger(__name__)
 DISTINCT_ROWS = 20  # a column of a table with as many different names names the examples, not classes
 MISSING_TEXTS = ("nan", "<NA>")  # how pandas writes a missing label as text
 
@@ -358,6 +360,15 @@ def _check_columns(columns: tuple[Hashable, ...], cells: Any) -> None:
             raise UserError(
                 f"The column {name!r} of the labels has a different name in each of its {len(column)} rows, so it "
                 "does not contain classes. Keep only the columns that contain labels."
+            )
+    kinds = [{cell for cell in column if not _is_missing(cell)} for column in cells.T]
+    for name, found in zip(columns[1:], kinds[1:], strict=True):
+        if found and not any(found & other for other in kinds if other is not found):
+            log.warning(
+                "The column %r of the labels shares no class with the others, and is read as classes: %s. If it is "
+                "something else, leave it out.",
+                name,
+                _quoted(sorted(map(str, found))[:3]),
             )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from complementary.data.tables import read_lines, read_records, read_text
+from complementary.data.tables import is_vector, read_lines, read_records, read_text
 from complementary.errors import UserError
 
 TEXT = "file,not\ncafé.png,Ähre\nb.png,dog\n"
@@ -112,3 +112,12 @@ def test_readers_raise_user_errors_only(tmp_path_factory, content, suffix):
     for read in (read_lines, read_records):
         with contextlib.suppress(UserError):
             read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("x1", True), ("sentiment", True), ("update_rate", True), ("runtime", True), ("candidate", True)]
+    + [(name, False) for name in ("time", "lead_time", "time_ms", "timestamp", "date", "created_at", "not", "label 2")],
+)
+def test_columns_of_fractions_are_features_unless_their_name_says_a_time_or_a_label(name, wanted):
+    assert is_vector(pa.field(name, pa.float64())) == wanted

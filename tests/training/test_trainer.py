@@ -115,6 +115,12 @@ def test_ema_is_the_result_and_leaves_out_the_first_steps():
     assert plain.evaluated is plain.model
 
 
+@pytest.mark.parametrize(("ema", "warned"), [(0.98, True), (0.8, False), (0.0, False)])
+def test_ema_that_is_too_long_for_the_training_gives_a_warning(ema, warned, caplog):
+    build_trainer(Config.of(mix="none", epochs=2, batch=128, ema=ema), "cpu")  # 20 steps
+    assert ("ema = 0.98 averages over about 50 steps, but the training has only 20" in caplog.text) == warned
+
+
 def test_ema_is_what_a_folder_keeps_and_predicts_with(tmp_path):
     config = Config.of(mix="none", epochs=3, ema=0.9)
     result = run(config, tmp_path / "run")

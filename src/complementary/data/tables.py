@@ -24,7 +24,9 @@ SEPARATORS = (",", "\t", ";", "|")  # where several fit, the first is used
 SNIFFED_LINES = 50
 SNIFFED_BYTES = 2**16
 NO_FEATURE = re.compile(
-    r"time|date|_at$|^(not|yes|excluded|complementary|answer|label|class|truth|true)[ _-]?\d*$", re.IGNORECASE
+    r"(^|[_ -])(time|date|timestamp|datetime)([_ -]|$)|_at$"
+    r"|^(not|yes|excluded|complementary|answer|label|class|truth|true)[ _-]?\d*$",
+    re.IGNORECASE,
 )  # names of columns
 MARKS = (  # UTF-32 first: its mark begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),

@@ -5,6 +5,7 @@ A step reads from top to bottom: load, mix, forward, loss, backward, update. The
 
 import copy
 import functools
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +31,10 @@ from complementary.rng import generator
 from complementary.training.selection import Selection, calibrate, scel_by_sharpness
 from complementary.training.task import Task, build_mixer, class_prior
 
+log = logging.getLogger(__name__)
 SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
 MOMENTUM = 0.9  # of SGD
+FEWEST_AVERAGES = 3  # a training should be at least so many times as long as ema averages over
 MIN_HELD_OUT = 4  # validation examples: fewer are not divided into halves
 
 
@@ -256,7 +259,18 @@ class Trainer(TrainingLoop):
 
     def build_average(self) -> networks.Network | None:
         """The EMA of the network, if there is one."""
-        return copy.deepcopy(self.model).requires_grad_(False) if self.config.training.ema else None
+        decay, steps = self.config.training.ema, self.epochs * self.steps_per_epoch
+        if not decay:
+            return None
+        if steps * (1 - decay) < FEWEST_AVERAGES and self.processes.is_main:
+            log.warning(
+                "ema = %g averages over about %d steps, but the training has only %d, so it changes little; lower ema, "
+                "or train longer.",
+                decay,
+                round(1 / (1 - decay)),
+                steps,
+            )
+        return copy.deepcopy(self.model).requires_grad_(False)
 
     def build_loss(self, task: Task) -> losses.BoundLoss:
         """The loss with what it needs; ``task`` is that of all processes."""
