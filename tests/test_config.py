@@ -246,7 +246,10 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
         assert Config.of(recipe="features", long_tail=100, inputs=inputs).training.loss == "s-nl-w"
     assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"
     options = ({"recipe": "self-training"}, {"recipe": "features"}, {"recipe": "self-training", "inputs": "raw"})
-    assert [Config.of(long_tail=100, **o).pseudo_labels.neighbors for o in options] == [50, 0, 0]
+    tails = [Config.of(long_tail=100, **o) for o in options]
+    assert [tail.pseudo_labels.neighbors for tail in tails] == [50, 50, 0]
+    assert [tail.training.fit for tail in tails] == ["discriminant", "discriminant", "gradient"]
+    assert Config.of(recipe="self-training").training.fit == "gradient"
     assert Config.of(recipe="self-training").pseudo_labels.neighbors == 0
     assert Config.of(labels="setup-1:100").is_balanced
     assert not Config.of(labels="setup-2:10").is_balanced

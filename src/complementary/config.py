@@ -50,6 +50,12 @@ MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
 
 LARGEST = 10**9  # of an option that is an integer
 
+CLOSED_FORM = ("neighbors", "discriminant")
+"""Values of ``fit`` for which the classifier is a linear discriminant in closed form."""
+
+FITS = 3
+"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/many-classes.md)."""
+
 ADVANCED = {"advanced": True}
 """Metadata of an option that the short help of a command leaves out."""
 
@@ -89,9 +95,9 @@ class BaseConfig:
             preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
             if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
-                preset = preset | _ON_LONG_TAILS | (_NEIGHBORS if "self_training" in preset else {})
-            if options.get("inputs", "features") != "features":  # both are for a layer on features
-                preset = {name: value for name, value in preset.items() if name not in ("weight_decay", "neighbors")}
+                preset = preset | _ON_LONG_TAILS
+            if options.get("inputs", "features") != "features":
+                preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
 
     def flat(self) -> dict[str, Any]:
@@ -357,11 +363,13 @@ class TrainingConfig:
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
     """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
-    fit: Literal["auto", "gradient", "neighbors"] = field(default="auto", metadata=ADVANCED)
+    fit: Literal["auto", "gradient", "neighbors", "discriminant"] = field(default="auto", metadata=ADVANCED)
     """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
-    many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used. auto: chosen
-    by recipe = auto, which sets it; the same as gradient with every other recipe."""
+    many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used.
+    discriminant: a linear layer by gradients, then one such discriminant from its predictions and the labels (also
+    those of similar examples, if neighbors is set); for long tails. auto: chosen by recipe = auto, which sets it; the
+    same as gradient with every other recipe."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256
@@ -394,6 +402,11 @@ class TrainingConfig:
         require(self.padding is None or self.padding >= 0, "padding", self.padding, "0 or more")
         if self.fit == "auto" and self.recipe != "auto":  # equal runs have equal configurations
             object.__setattr__(self, "fit", "gradient")
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the training: passes over the examples, or fits in closed form."""
+        return {"neighbors": min(FITS, self.epochs), "discriminant": 1}.get(self.fit, self.epochs)
 
 
 @dataclass(frozen=True)
@@ -498,13 +511,16 @@ class Config(BaseConfig):
     def before_adaptation(self) -> list[Self]:
         """This configuration, and those that a run may have adapted to the data with this one as the result.
 
-        A run can change the inputs and the weight decay that a recipe sets (`training.recipes.resolve`).
+        A run can change the inputs, and the weight decay and the fit that a recipe sets (`training.recipes.resolve`).
         """
         recipe = self.training.recipe
         if RECIPES.get(recipe, {}).get("inputs") != "features":
             return [self]
-        usual: dict[str, Any] = {"weight_decay": self.preset({"recipe": recipe})["weight_decay"]}
-        changes: list[dict[str, Any]] = [{}, usual, {"inputs": "features"}, {"inputs": "features"} | usual]
+        preset = self.preset({"recipe": recipe})
+        decay: dict[str, Any] = {"weight_decay": preset["weight_decay"]}
+        inputs: dict[str, Any] = {"inputs": "features"}
+        fitted = inputs | {"fit": preset.get("fit", self.training.fit)}
+        changes: list[dict[str, Any]] = [{}, decay, inputs, inputs | decay, fitted, fitted | decay]
         return [self.with_(**options) for options in changes]
 
     @property
@@ -555,9 +571,6 @@ AS_CODED: dict[str, dict[str, Any]] = {
 """Options of each mixer in the paper's published code, where the text says otherwise."""
 
 
-FITS = 3
-"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/many-classes.md)."""
-
 _ON_FEATURES: dict[str, Any] = {
     "inputs": "features",
     "loss": "s-exp",
@@ -566,8 +579,15 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-_ON_LONG_TAILS: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001}  # docs/notes/long-tails.md
-_NEIGHBORS: dict[str, Any] = {"neighbors": 50}  # the same page
+_ON_LONG_TAILS: dict[str, Any] = {  # docs/notes/long-tails.md
+    "loss": "s-nl-w",
+    "weight_decay": 0.001,
+    "fit": "discriminant",
+    "neighbors": 50,
+}
+ONLY_ON_FEATURES = ("weight_decay", "fit", "neighbors")
+"""Options that recipes set for a linear layer on features, and not for a network on raw inputs."""
+
 _PUBLISHED: dict[str, Any] = {
     "loss": "s-nl",
     "mix": "none",

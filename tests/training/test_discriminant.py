@@ -11,14 +11,14 @@ from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from complementary import ComplementaryClassifier, data, labels, transitions
-from complementary.config import Config
+from complementary.config import FITS, Config
 from complementary.data import Dataset, Split
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training import discriminant, recipes
 from complementary.training import run as runner
-from complementary.training.discriminant import FITS, DiscriminantTrainer, align, fit_discriminant
+from complementary.training.discriminant import DiscriminantTrainer, align, fit_discriminant
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
 from tests.helpers import run_files
@@ -155,13 +155,82 @@ def test_discriminant_of_a_long_tail_follows_the_prior():
     config = VECTORS.with_(long_tail=20.0, seed=1)
     trainer = build_trainer(config.with_(prior=",".join(["0.55"] + ["0.05"] * 9)), "cpu", dataset)
     trainer.run()
-    assert float((trainer.outputs(trainer.task.train).argmax(1) == 0).float().mean()) > 0.45
+    predicted = (trainer.outputs(trainer.task.train) + trainer.log_prior).argmax(1)
+    assert float((predicted == 0).float().mean()) > 0.45
 
 
-@pytest.mark.parametrize("stop", [1, 2])
-def test_resume_of_discriminant_is_bitwise_equal(tmp_path, stop):
+# --- after a layer ------------------------------------------------------------------------------------------------
+
+TAIL = VECTORS.with_(fit="discriminant", long_tail=50.0, epochs=20, batch=64)
+
+
+def test_discriminant_after_a_layer_finds_rare_classes_that_the_layer_loses():
+    dataset = blobs(10, 800)
+    found = {fit: run(TAIL.with_(fit=fit), device="cpu", dataset=dataset) for fit in ("gradient", "discriminant")}
+    layer, after = found["gradient"], found["discriminant"]
+    assert after["accuracy_last"] > layer["accuracy_last"] + 0.05
+    assert after["tail_accuracy_last"] > layer["tail_accuracy_last"] + 0.1
+    assert after["selected_epoch"] == 1
+
+
+def test_discriminant_from_the_truth_is_that_of_scikit_learn():
+    """With true labels as predictions, only the prior differs: the classes of the population are of equal size."""
+    dataset = blobs(6, 200)
+    task = build_trainer(TAIL, "cpu", dataset).task
+    truth = dataset.train.truth[task.train_index]
+    start = torch.eye(6)[truth].clamp_min(1e-9)
+    trainer = DiscriminantTrainer(TAIL.with_(prior=_shares(truth)), task, "cpu", start=start)
+    trainer.run()
+    x = ((dataset.train.inputs[task.train_index] - task.mean) / task.std).double().numpy()
+    within = x - np.stack([x[truth == k].mean(0) for k in range(6)])[truth]
+    amount = OAS(assume_centered=True).fit(within).shrinkage_
+    wanted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=amount).fit(x, truth)
+    test = ((dataset.test.inputs - task.mean) / task.std).double().numpy()
+    equal = torch.from_numpy(wanted.decision_function(test) - np.log(wanted.priors_)).softmax(1)
+    found = trainer.logits(dataset.test.inputs).softmax(1)
+    assert torch.allclose(found.double(), equal, atol=0.01)
+    assert torch.allclose(trainer.log_prior.exp(), torch.bincount(truth) / len(truth), atol=2e-3)
+
+
+def _shares(truth: torch.Tensor) -> str:
+    return ",".join(f"{share:.6f}" for share in (torch.bincount(truth) / len(truth)).tolist())
+
+
+def test_discriminant_after_a_layer_learns_nothing_from_permuted_labels():
+    dataset = blobs(10, 300)
+    order = torch.randperm(len(dataset.train), generator=generator(1, "permutation"))
+    train = dataclasses.replace(dataset.train, excluded=dataset.train.excluded[order])
+    result = run(TAIL.with_(long_tail=1.0), device="cpu", dataset=dataclasses.replace(dataset, train=train))
+    assert result["accuracy_last"] < 0.25, "chance is .1"
+
+
+def test_neighbors_count_after_a_layer_only_if_they_are_asked_for():
+    dataset = blobs(5, 100)
+    with_neighbors, without = (build_trainer(TAIL.with_(neighbors=n), "cpu", dataset) for n in (10, 0))
+    with_neighbors.run()
+    without.run()
+    assert float(with_neighbors.evidence.abs().max()) > 0
+    assert float(without.evidence.abs().max()) == 0
+
+
+def test_self_training_starts_from_what_the_discriminant_says_about_the_training_examples():
+    """The discriminant predicts for equal classes; as a start, it must know the prior, which self-training removes."""
+    dataset, config = blobs(6, 300), TAIL.with_(self_training=2)
+    first = build_trainer(TAIL, "cpu", dataset)
+    first.run()
+    trainer = build_trainer(config, "cpu", dataset)
+    assert isinstance(trainer, SelfTrainer)
+    assert trainer.before["accuracy_last"] == first.history[-1]["accuracy"]
+    inputs = trainer.task.train
+    wanted = (first.logits(inputs) + first.log_prior).softmax(1)
+    assert torch.allclose(trainer.memory, wanted, atol=1e-5)
+    assert torch.allclose((trainer.logits(inputs) + trainer.log_prior).softmax(1), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(("config", "stop"), [(VECTORS, 1), (VECTORS, 2), (TAIL.with_(epochs=2), 3)])
+def test_resume_of_discriminant_is_bitwise_equal(tmp_path, config, stop):
     dataset, steps = blobs(6, 60), 0
-    run(VECTORS, tmp_path / "whole", device="cpu", dataset=dataset)
+    run(config, tmp_path / "whole", device="cpu", dataset=dataset)
 
     def interrupt(loop):
         nonlocal steps
@@ -170,8 +239,8 @@ def test_resume_of_discriminant_is_bitwise_equal(tmp_path, stop):
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run(VECTORS, tmp_path / "cut", device="cpu", dataset=dataset, progress=interrupt, checkpoint_seconds=0)
-    run(VECTORS, tmp_path / "cut", device="cpu", dataset=dataset, resume=True)
+        run(config, tmp_path / "cut", device="cpu", dataset=dataset, progress=interrupt, checkpoint_seconds=0)
+    run(config, tmp_path / "cut", device="cpu", dataset=dataset, resume=True)
     assert run_files(tmp_path / "cut") == run_files(tmp_path / "whole")
 
 

@@ -208,6 +208,13 @@ def test_estimator_with_a_recipe_keeps_only_parameters_that_were_set():
     assert len(model.history_) == 5, "the epochs of self-training"
 
 
+@pytest.mark.parametrize("recipe", ["features", "self-training"])
+def test_a_long_tail_of_vectors_is_fitted_by_gradients(recipe):
+    """The discriminant is for a layer on features; vectors have a network of their own."""
+    found = resolve(Config.of(recipe=recipe, long_tail=9.0), dataset_of(VECTORS.train.inputs, 20), CPU)
+    assert (found.training.fit, found.dataset.inputs) == ("gradient", "raw")
+
+
 @pytest.mark.parametrize("of", ["images", "vectors"])
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.003}, {"encoder": "patches"}, {"long_tail": 9.0}], ids=str)
 @pytest.mark.parametrize("recipe", ["features", "self-training", "icm"])

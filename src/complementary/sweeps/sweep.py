@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from complementary import files
-from complementary.config import FITS, Config
+from complementary.config import Config
 from complementary.errors import UserError
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Damaged, read_config
@@ -165,9 +165,7 @@ class SweepFolder:
 def _epochs(cell: Cell) -> int:
     """The number of lines that metrics.jsonl will have."""
     config = cell.config
-    epochs = config.training.epochs
-    if config.training.fit == "neighbors":
-        epochs = min(FITS, epochs)
+    epochs = config.training.total_epochs
     two_parts = config.training.recipe == "plnl" and config.dataset.inputs == "raw"  # see `PlnlTrainer`
     return config.pseudo_labels.self_training or (2 if two_parts else 1) * epochs
 

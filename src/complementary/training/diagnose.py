@@ -12,7 +12,7 @@ from torch import Tensor
 
 from complementary import scores
 from complementary.clusters.compare import MAX_EXAMPLES, cross_fit_linear, fit_linear, reduce
-from complementary.config import Config
+from complementary.config import CLOSED_FORM, Config
 from complementary.data.rows import rows_of
 from complementary.data.selection import label_source
 from complementary.encoders.seen import were_seen
@@ -563,12 +563,14 @@ def _describe_recipe(config: Config) -> str:
     t = config.training
     if t.fit == "neighbors":
         return f"{t.recipe}: a linear discriminant from the labels of neighbors"
+    if t.fit == "discriminant":
+        return f"{t.recipe}: loss {t.loss}, {t.epochs} epochs, then a linear discriminant"
     return f"{t.recipe}: loss {t.loss}, mixing {config.mixing.mix}, {t.epochs} epochs"
 
 
 def _describe_prior(prior: list[float] | None, run: FinishedRun) -> str:
     if prior is None:
-        return "estimated in each fit" if run.config.training.fit == "neighbors" else "not used in training"
+        return "estimated in each fit" if run.config.training.fit in CLOSED_FORM else "not used in training"
     low, high, option = min(prior), max(prior), run.config.pseudo_labels.prior
     source = "estimated" if option == "estimate" else "equal shares, as given" if option == "uniform" else "given"
     if math.isclose(low, high, rel_tol=1e-3):

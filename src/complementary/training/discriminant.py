@@ -1,12 +1,14 @@
-"""A linear classifier in closed form, from the complementary labels of similar examples (``fit = neighbors``).
+"""A linear classifier in closed form, from averaged complementary labels (``fit = neighbors`` or ``discriminant``).
 
 A complementary label of many classes says little: one of 100 classes has .0145 bits, and a network that minimizes a
 loss fits the noise of such labels. Here labels are averaged before anything is fitted:
 
-1. The labels of an example's neighbors and its own labels give class probabilities (beliefs), aligned with the class
-   prior.
-2. Linear discriminant analysis is fitted to the beliefs: one mean per class, one covariance within classes.
-3. Its predictions enter the beliefs, and it is fitted again.
+1. The labels of an example's neighbors and its own labels give class probabilities (pseudo-labels), aligned with the
+   class prior.
+2. Linear discriminant analysis is fitted to the pseudo-labels: one mean per class, one covariance within classes.
+3. With ``neighbors``, its predictions enter the pseudo-labels, and it is fitted again. With ``discriminant``, the
+   predictions of a linear layer that was trained by gradients enter, and it is fitted once. This is for long tails: the
+   layer takes rare classes for larger ones, but a rare class has as good a mean as a large one.
 
 A fit is an epoch of the training loop: it is evaluated, selected and checkpointed like one. True labels are not used.
 """
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from complementary import networks
-from complementary.config import FITS, Config
+from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.errors import UserError
@@ -33,25 +35,33 @@ MOST_FEATURES = 16_384  # the covariance of so many has 2 GB in float64
 
 
 class DiscriminantTrainer(Trainer):
-    """The closed form as a training loop: one step per epoch, at most `FITS` epochs.
+    """The closed form as a training loop: one step per epoch, `TrainingConfig.total_epochs` epochs.
 
     Args:
         config: The configuration.
         task: Its examples and labels, with features or vectors as inputs.
         device: The device, or the engine that computes.
         processes: The processes that share the work; rank 0 alone fits.
+        start: Class probabilities of the training examples of all processes by another classifier, [N, K]. The
+            discriminant is fitted once, with these. None: with the labels of neighbors alone in the first fit.
     """
 
     def __init__(
-        self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
+        self,
+        config: Config,
+        task: Task,
+        device: str | torch.device | Engine,
+        processes: ProcessGroup = SINGLE_PROCESS,
+        start: Tensor | None = None,
     ) -> None:
         batch = len(task.train) // processes.world_size * processes.world_size
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
-        epochs = min(FITS, config.training.epochs)
+        epochs = config.training.total_epochs
         super().__init__(config.with_(epochs=epochs, batch=max(2, batch)), task, engine, processes)
         self.config, self.config_hash = config, config.hash()
         self._check()
-        usual = max(1, usual_neighbors(len(task.train), len(task.classes)))
+        self.start = None if start is None else start[processes.shard()].to(self.device)
+        usual = 0 if start is not None else max(1, usual_neighbors(len(task.train), len(task.classes)))
         self.neighbors = config.pseudo_labels.neighbors or usual
         self.evidence: Tensor | None = None  # of this process, [n, K]
 
@@ -67,25 +77,24 @@ class DiscriminantTrainer(Trainer):
 
     def _check(self) -> None:
         """Raise if a discriminant cannot be fitted."""
+        fit = self.config.training.fit
         if self.model.kind != "linear":
             raise UserError(
-                f"fit = neighbors fits a linear model, but the model is {self.model.kind}; set model to linear, or fit "
+                f"fit = {fit} fits a linear model, but the model is {self.model.kind}; set model to linear, or fit "
                 "to gradient.",
                 "fit",
             )
         if self.mixer is not None:
-            raise UserError(
-                f"fit = neighbors does not mix examples, but mix is {self.config.mixing.mix}; use none.", "mix"
-            )
+            raise UserError(f"fit = {fit} does not mix examples, but mix is {self.config.mixing.mix}; use none.", "mix")
         if self.criterion.decoder() is not None:
             raise UserError(
-                f"fit = neighbors fits classes, but the loss {self.config.training.loss} predicts labels; use another "
+                f"fit = {fit} fits classes, but the loss {self.config.training.loss} predicts labels; use another "
                 "loss.",
                 "loss",
             )
         if self.model.fc.in_features > MOST_FEATURES:
             raise UserError(
-                f"fit = neighbors needs the covariance of all features, and there are {self.model.fc.in_features:,}; "
+                f"fit = {fit} needs the covariance of all features, and there are {self.model.fc.in_features:,}; "
                 f"at most {MOST_FEATURES:,} are possible. Use an encoder, or set fit to gradient.",
                 "fit",
             )
@@ -94,31 +103,44 @@ class DiscriminantTrainer(Trainer):
         """Fit the discriminant to all examples -> their loss with it."""
         excluded = self.task.excluded.float()
         if self.evidence is None:
-            self.evidence = evidence_of_neighbors(self, wanted=self.neighbors)[self.processes.shard()]
-        predicted = self.outputs(self.task.train).log_softmax(1) if self.epoch else torch.zeros_like(self.evidence)
-        parts = (self.features(self.task.train), excluded, self.evidence, predicted)
+            found = evidence_of_neighbors(self, wanted=self.neighbors) if self.neighbors else None
+            self.evidence = torch.zeros_like(excluded) if found is None else found[self.processes.shard()]
+        parts = (self.features(self.task.train), excluded, self.evidence, self._predictions())
         gathered = [self.processes.all_gather(part, self.examples) for part in parts]
         fc = self.model.fc
-        weight, bias = self._fit(*gathered) if self.processes.is_main else (fc.weight.detach(), fc.bias.detach())
+        fitted = self._fit(*gathered) if self.processes.is_main else (fc.weight.detach(), fc.bias.detach(), fc.bias * 0)
+        weight, bias, log_share = map(self.processes.broadcast, fitted)
         with torch.no_grad():
-            fc.weight.copy_(self.processes.broadcast(weight))
-            fc.bias.copy_(self.processes.broadcast(bias))
+            fc.weight.copy_(weight)
+            fc.bias.copy_(bias)
         losses = self.processes.all_gather(self.loss(self.outputs(self.task.train), excluded), self.examples)
+        if self.config.is_balanced:
+            with torch.no_grad():
+                fc.bias.sub_(log_share)
+            self.log_prior = log_share
         return self._mean(losses, gathered[1])[0]
 
-    def _fit(self, vectors: Tensor, excluded: Tensor, evidence: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [K, D] and biases [K].
+    def _predictions(self) -> Tensor:
+        """Logarithm of the class probabilities of the examples of this process so far, [n, K]; 0 in the first fit."""
+        if self.epoch:
+            return (self.outputs(self.task.train) + self.log_prior).log_softmax(1)
+        return torch.zeros_like(self.task.excluded.float()) if self.start is None else self.start.clamp_min(1e-6).log()
+
+    def _fit(
+        self, vectors: Tensor, excluded: Tensor, evidence: Tensor, predicted: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights [K, D], biases [K], and the logarithm of the share of each class [K], which is part of the biases.
 
         Args:
             vectors: Features, [N, D].
             excluded: Complementary labels, [N, K].
             evidence: Log-likelihood of the labels of the neighbors, [N, K].
-            predicted: Logarithm of the class probabilities by the last fit, [N, K]; 0 in the first one.
+            predicted: Logarithm of the class probabilities so far, [N, K]; 0: there are none.
         """
-        transition = self.task.transition
-        known = (predicted if self.epoch else evidence).softmax(1)
-        prior = class_prior(self.config, excluded, transition, known).share.to(vectors)
-        return fit_discriminant(vectors, align(predicted + evidence + log_likelihood(excluded, transition), prior))
+        transition, first = self.task.transition, self.start is None and not self.epoch
+        prior = class_prior(self.config, excluded, transition, (evidence if first else predicted).softmax(1))
+        pseudo_labels = align(predicted + evidence + log_likelihood(excluded, transition), prior.share.to(vectors))
+        return *fit_discriminant(vectors, pseudo_labels), pseudo_labels.mean(0).log()
 
 
 # --- pure functions -------------------------------------------------------------------------------------------------

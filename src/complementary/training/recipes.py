@@ -58,9 +58,12 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     if recipe == "auto":
         config = _choose(config, dataset, device)
     elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
-        log.info("the inputs are vectors, so %s does without an encoder", recipe)
+        log.info("the inputs are vectors, so %s is used without an encoder", recipe)
         raw = Config.of(recipe=recipe, inputs="raw").training.weight_decay
-        config = config.with_(inputs="raw", **({"weight_decay": raw} if _has_usual_decay(config) else {}))
+        options: dict[str, Any] = {"inputs": "raw"} | ({"weight_decay": raw} if _has_usual_decay(config) else {})
+        if config.training.fit == config.preset({"recipe": recipe}).get("fit"):
+            options["fit"] = "gradient"
+        config = config.with_(**options)
     if config.dataset.inputs == "features" and _has_usual_decay(config):
         classes = len(dataset.classes)
         factor = min(1.0, TUNED_CLASSES / classes)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from complementary import data, files, networks, priors, scores, transitions
-from complementary.config import Config, TrainingConfig
+from complementary.config import CLOSED_FORM, Config, TrainingConfig
 from complementary.data import Dataset
 from complementary.data.rows import Rows
 from complementary.engine.backend import Engine, device_name, versions
@@ -126,7 +126,7 @@ def build_trainer(
     if not config.pseudo_labels.self_training:
         if config.pseudo_labels.student != "same":
             raise UserError("A student learns by self-training, but self_training is 0; set its epochs.", "student")
-        return _classifier(config, task, engine, processes)
+        return _classifier(config, task, engine, processes, progress)
     return _start_self_training(config, task, dataset, engine, processes, progress)
 
 
@@ -158,7 +158,7 @@ def _start_self_training(
             layer.run(progress)
             if layer.selected:  # held-out labels contradict the last epoch
                 layer.teacher.load_state_dict(layer.selected)
-            probabilities = processes.broadcast(_predict(layer, task, layer.log_prior))
+            probabilities = processes.broadcast(_predict(layer, task))
             task = task if student in SAME_INPUTS else task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
@@ -195,7 +195,7 @@ def _start_baseline(
     recipe, encoder = config.training.recipe, task.encoder
     if config.pseudo_labels.self_training:
         raise UserError(f"The recipe {recipe} does not include self-training; leave it out.", "self_training")
-    if encoder is None and config.training.fit == "neighbors":
+    if encoder is None and config.training.fit in CLOSED_FORM:
         raise UserError(f"The recipe {recipe} trains a network by gradients; leave fit out.", "fit")
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
@@ -251,7 +251,7 @@ def _estimate_transition(
         "transition": "auto",
         "epochs": config.training.estimate_epochs,
     }
-    if config.training.fit == "neighbors":  # a linear model was for the discriminant
+    if config.training.fit in CLOSED_FORM:  # a linear model was for the discriminant
         options["model"] = "auto"
     plain = _for_adam(config).with_(**options)
     if task.encoder is not None:
@@ -293,27 +293,44 @@ def _cross_fit(
     return predict_out_of_fold(task, folds, random, train, processes=processes)
 
 
-def _classifier(config: Config, task: Task, engine: Engine, processes: ProcessGroup) -> Trainer:
-    kind = DiscriminantTrainer if config.training.fit == "neighbors" else Trainer
-    return kind(config, task, engine, processes)
+def _classifier(
+    config: Config, task: Task, engine: Engine, processes: ProcessGroup, progress: Progress | None
+) -> Trainer:
+    """The training of a classifier, as the option ``fit`` says."""
+    if config.training.fit == "gradient":
+        return Trainer(config, task, engine, processes)
+    start = None
+    if config.training.fit == "discriminant":
+        model = "linear" if config.network.model == "auto" else config.network.model
+        layer = _train_first(
+            config.with_(fit="gradient", model=model), task, engine, processes, "linear layer, ", progress
+        )
+        start = processes.broadcast(_predict(layer, task))
+    return DiscriminantTrainer(config, task, engine, processes, start)
 
 
 def _train_first(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
-    """Train a classifier for a later training; its networks have the weights of the selected epoch."""
-    trainer = _classifier(config, task, engine, processes)
+    """Train a classifier for a later training.
+
+    Its networks have the weights of the selected epoch, and predict examples like those of the training.
+    """
+    trainer = _classifier(config, task, engine, processes, progress)
     trainer.stage = stage
     trainer.run(progress)
     weights = trainer.selected or trainer.evaluated.state_dict()
     for network in trainer.networks():  # with ema, the trained network and its average
         network.load_state_dict(weights)
+    with torch.no_grad():  # closed form, which has no average
+        trainer.model.fc.bias.add_(trainer.log_prior)
+    trainer.log_prior = 0.0
     return trainer
 
 
-def _predict(trainer: Trainer, task: Task, log_prior: Tensor | float = 0.0) -> Tensor:
-    """Class probabilities [N, K] of the training examples of all processes, on the CPU; ``log_prior`` [K] is added."""
-    return (trainer.logits(_all_inputs(trainer, task)) + log_prior).softmax(1).cpu()
+def _predict(trainer: Trainer, task: Task) -> Tensor:
+    """Class probabilities [N, K] of the training examples of all processes, on the CPU."""
+    return (trainer.logits(_all_inputs(trainer, task)) + trainer.log_prior).softmax(1).cpu()
 
 
 def _all_inputs(trainer: Trainer, task: Task) -> Tensor | Rows:

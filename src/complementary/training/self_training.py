@@ -85,6 +85,7 @@ class SelfTrainer(Trainer):
     """
 
     stage, lr_option = "self-training, ", "self_training_lr"
+    log_prior: Tensor
 
     def __init__(
         self,

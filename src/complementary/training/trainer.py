@@ -56,9 +56,12 @@ class Trainer(TrainingLoop):
         second_half: Validation examples of the second half, bool [V]; the halves select epochs for each other.
         validation_predictions: Predicted classes of the validation split after each epoch, int32 [epochs, V].
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
+        log_prior: What is added to the logits [K] to predict examples like those of the training. 0, unless the network
+            predicts for a population with classes of equal size.
     """
 
     encoder: FrozenEncoder | None = None
+    log_prior: Tensor | float = 0.0
 
     def __init__(
         self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
