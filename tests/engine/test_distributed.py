@@ -22,6 +22,7 @@ from complementary.engine.distributed import SINGLE_PROCESS, LostProcess, Proces
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
+from complementary.training import selection
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
 from complementary.training.task import build_task
@@ -329,6 +330,22 @@ def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, option
     assert files.read_checkpoint(tmp_path / "cut" / "checkpoint.safetensors")[1]["epoch"] == 1
     in_two(lambda processes: run(config, tmp_path / "cut", device="cpu", processes=processes, resume=True) and None)
     assert run_files(tmp_path / "cut") == run_files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_self_training_starts_from_the_selected_weights_in_all_processes(in_two, monkeypatch, ema):
+    monkeypatch.setattr(selection, "CONFIDENCE", 0.1)  # so that an earlier epoch is selected
+    config = Config.of(mix="none", epochs=8, lr=0.05, model="linear", self_training=1, batch=256, ema=ema)
+
+    def work(processes):
+        first = []
+        trainer = build_trainer(config, "cpu", processes=processes, progress=first.append)
+        return first[-1].history[-1].get("selected"), trainer.model.state_dict()
+
+    (selected, weights), (unknown, others) = in_two(work)
+    assert selected < config.training.epochs
+    assert unknown is None, "rank 0 alone selects"
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 @pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])

@@ -301,11 +301,12 @@ def _classifier(config: Config, task: Task, engine: Engine, processes: ProcessGr
 def _train_first(
     config: Config, task: Task, engine: Engine, processes: ProcessGroup, stage: str, progress: Progress | None
 ) -> Trainer:
-    """Train a classifier for a later training; its networks have the weights of the selected epoch."""
+    """Train a classifier for a later training; its networks have the weights of the selected epoch in all processes."""
     trainer = _classifier(config, task, engine, processes)
     trainer.stage = stage
     trainer.run(progress)
     weights = trainer.selected or trainer.evaluated.state_dict()
+    weights = {name: processes.broadcast(value) for name, value in weights.items()}  # rank 0 alone selects an epoch
     for network in trainer.networks():  # with ema, the trained network and its average
         network.load_state_dict(weights)
     return trainer
