@@ -97,6 +97,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     else:
         encoder: str | None = config.cluster.encoder
         found: object = encoder
+        small = min(dataset.train.inputs.shape[2:]) < MIN_SIZE
         if encoder in ("auto", "pixels", "patches"):
             found = find_encoder_of(config, dataset, examples) if encoder == "auto" else None
         if found is not None and device.type == "cuda":
@@ -104,11 +105,11 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         elif found is not None:
             reason = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
             recipe, options = "features", options | {"encoder": str(found)}
-        elif device.type == "cuda" and encoder == "auto":
+        elif device.type == "cuda" and encoder == "auto" and not small:
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
             reason = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
-        elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
+        elif encoder != "pixels" and not small:
             seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
             reason = (
                 "images without an encoder, no GPU to pretrain one: self-training on features of patches, which "
