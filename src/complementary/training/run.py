@@ -118,7 +118,7 @@ def build_trainer(
         task: The task; None: that of the configuration.
     """
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
-    task = task or build_task(config, dataset, str(engine.device))
+    task = task or build_task(config, dataset, engine)
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
     if config.training.recipe in BASELINES:

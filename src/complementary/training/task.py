@@ -22,6 +22,7 @@ from complementary.data.rows import Rows, rows_of
 from complementary.data.selection import label_source, require_truth, select, transition_matrices, validation_split
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.seen import were_seen
+from complementary.engine.backend import Engine
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.files import fingerprint
@@ -131,13 +132,15 @@ class Task:
         )
 
 
-def build_task(config: Config, dataset: Dataset | None = None, device: str = "auto", *, hold_out: bool = True) -> Task:
+def build_task(
+    config: Config, dataset: Dataset | None = None, device: str | Engine = "auto", *, hold_out: bool = True
+) -> Task:
     """Build the task of a configuration.
 
     Args:
         config: The configuration.
         dataset: The dataset; None: the one that the configuration names.
-        device: Where an encoder computes.
+        device: Where an encoder computes: a device, or the engine that also pretrains it.
         hold_out: Whether there is a validation split, as the configuration says. False: all examples are for training,
             with the same encoder.
     """
