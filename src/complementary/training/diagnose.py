@@ -147,10 +147,15 @@ def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
 
 
 def _as_trained(run: FinishedRun) -> Config:
-    """The configuration, with as many epochs as the weights were trained for if the learning rate is constant."""
+    """The configuration, with as many epochs as the weights were trained for.
+
+    All epochs where the number of epochs determines the learning rate: SGD, self-training and the baselines.
+    """
     epoch, config = run.result.get("selected_epoch"), run.config
-    simple = config.training.recipe not in BASELINES and not config.pseudo_labels.self_training
-    return config.with_(epochs=int(epoch)) if run.weights == "selected" and simple and epoch else config
+    t = config.training
+    constant = t.recipe not in BASELINES and (t.optimizer == "adam" or t.fit == "neighbors")
+    shorter = run.weights == "selected" and constant and not config.pseudo_labels.self_training
+    return config.with_(epochs=int(epoch)) if shorter and epoch else config
 
 
 def _in_sample(run: FinishedRun) -> str:
