@@ -59,8 +59,12 @@ class BaseConfig:
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """Build a configuration from the defaults and the given options, named flat."""
-        return cls().with_(**options)
+        """Build a configuration from the defaults and the given options, named flat.
+
+        Other options are set by the recipe and the optimizer (`preset`), if these are given.
+        """
+        start = cls()
+        return start.with_(**(start.preset(options) | options))
 
     @classmethod
     def stored(cls, **options: Any) -> Self:
@@ -71,16 +75,34 @@ class BaseConfig:
         return cls.of(**(cls().flat() | options))
 
     def with_(self, **options: Any) -> Self:
-        """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
-        homes, options = options_of(type(self)), self.preset(options) | options
+        """Return a copy in which exactly the given options, named flat, are changed.
+
+        Another recipe or optimizer that sets further options (`preset`) is refused unless these are given, too, or have
+        the same values already: a copy does not know which of its options were given. `of` does.
+        """
+        homes = options_of(type(self))
         for name in options:
             one_of("The option", name, homes)
+        self._check_complete(options)
         typed = {n: _typed(f"The option {n}", v, _type_of(type(self), homes[n], n), n) for n, v in options.items()}
         changed: dict[str, Any] = {n: v for n, v in typed.items() if homes[n] == ""}
         for section in {homes[n] for n in typed} - {""}:
             inner = {n: v for n, v in typed.items() if homes[n] == section}
             changed[section] = dataclasses.replace(getattr(self, section), **inner)
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+
+    def _check_complete(self, options: dict[str, Any]) -> None:
+        """Raise if the recipe or the optimizer among ``options`` sets other options than these."""
+        flat = self.flat()
+        new = {n: v for n, v in options.items() if n not in ("recipe", "optimizer") or flat[n] != v}
+        others = [f"{n} = {v}" for n, v in self.preset(new).items() if n not in options and flat[n] != v]
+        if others:
+            source = "recipe" if "recipe" in options else "optimizer"
+            raise UserError(
+                f"{source} = {options[source]} also sets {', '.join(others)}; name these options, too, or build the "
+                "configuration from all options at once.",
+                source,
+            )
 
     def preset(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that the recipe and the optimizer among ``options`` set, besides these."""

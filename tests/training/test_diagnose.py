@@ -52,12 +52,13 @@ CONFIG = Config.of(mix="none", model="linear", epochs=25, batch=128, holdout=0.2
         ("selected", {"optimizer": "sgd"}, 25),
         ("selected", {"optimizer": "sgd", "fit": "neighbors"}, 7),
         ("selected", {"self_training": 3}, 25),
-        ("selected", {"recipe": "pocr", "epochs": 25}, 25),
+        ("selected", {"recipe": "pocr"}, 25),
     ],
     ids=str,
 )
 def test_cross_fit_ends_at_the_selected_epoch_only_if_the_learning_rate_is_constant(weights, options, epochs):
-    run = SimpleNamespace(config=CONFIG.with_(**options), result={"selected_epoch": 7}, weights=weights)
+    config = Config.of(**(CONFIG.flat() | options))
+    run = SimpleNamespace(config=config, result={"selected_epoch": 7}, weights=weights)
     assert module._as_trained(run).training.epochs == epochs
 
 

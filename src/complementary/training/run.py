@@ -199,7 +199,9 @@ def _start_baseline(
         raise UserError(f"The recipe {recipe} trains a network by gradients; leave fit out.", "fit")
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
-    on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch, policy="none")
+    options: dict[str, Any] = {"recipe": "features", "batch": config.training.batch, "policy": "none"}
+    on_features = _for_adam(config)
+    on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
     network = fine_tuned_network(encoder, first, images)
