@@ -48,8 +48,7 @@ class DiscriminantTrainer(Trainer):
         batch = len(task.train) // processes.world_size * processes.world_size
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
         epochs = min(FITS, config.training.epochs)
-        super().__init__(config.with_(epochs=epochs, batch=max(2, batch)), task, engine, processes)
-        self.config, self.config_hash = config, config.hash()
+        super().__init__(config, task, engine, processes, epochs=epochs, batch=max(2, batch))
         self._check()
         usual = max(1, usual_neighbors(len(task.train), len(task.classes)))
         self.neighbors = config.pseudo_labels.neighbors or usual

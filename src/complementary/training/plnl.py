@@ -82,8 +82,8 @@ class PlnlTrainer(PocrTrainer):
     ) -> None:
         second = config.training.epochs
         self.first_epochs = second if network is None else 0
-        super().__init__(config.with_(epochs=self.first_epochs + second), task, device, processes, network, encoder)
-        self.config, self.config_hash = config, config.hash()
+        epochs = self.first_epochs + second
+        super().__init__(config, task, device, processes, network, encoder, epochs=epochs)
         self.warm_up = max(RECORDED, round(WARM_UP * second))
         self.neighbors = max(1, min(NEIGHBORS, self.examples // 100))
         excluded = self.task.excluded

@@ -99,8 +99,7 @@ class SelfTrainer(Trainer):
         usual = NEW_MLP_LR if p.student == "mlp" else suitable_lr(network)
         usual = min(usual, highest_mlp_lr(network, config.training.batch))
         self.lr = usual if p.self_training_lr is None else p.self_training_lr
-        super().__init__(config.with_(epochs=p.self_training), task, device, processes)
-        self.config, self.config_hash = config, config.hash()
+        super().__init__(config, task, device, processes, epochs=p.self_training)
         classes = len(task.classes)
         self.memory = torch.full((self.examples, classes), 1 / classes, device=self.device)
         self.mean_posterior = torch.full((classes,), 1 / classes, device=self.device)
