@@ -307,6 +307,15 @@ def test_all_gather_restores_the_order(in_two, count):
     assert SINGLE_PROCESS.all_gather(rows, count) is rows
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_global_rows_are_the_positions_of_the_examples_of_a_shard(size):
+    rows = torch.arange(10)
+    for rank in range(size):
+        processes = ProcessGroup(rank, size)
+        own = rows[processes.shard()]
+        assert torch.equal(processes.global_rows(torch.arange(len(own))), own)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

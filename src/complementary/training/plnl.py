@@ -134,8 +134,8 @@ class PlnlTrainer(PocrTrainer):
         guessed: Tensor = self.guessing(logits, guess)
         loss = complementary + guessed + self.weight * apart
         loss.backward()
-        everywhere = index * self.processes.world_size + self.processes.rank  # positions among all examples
-        rows, values = (self.processes.all_gather_batch(t) for t in (everywhere, logits.detach().float()))
+        parts = (self.processes.global_rows(index), logits.detach().float())
+        rows, values = (self.processes.all_gather_batch(part) for part in parts)
         self.records[number, -1].index_copy_(0, rows, values)
         return loss.detach()
 

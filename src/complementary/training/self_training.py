@@ -177,8 +177,8 @@ class SelfTrainer(Trainer):
         self.teacher.eval()
         with self.engine.autocast():
             logits = self.forward(self.teacher, weak)
-        rows = index * self.processes.world_size + self.processes.rank  # positions among the examples of all processes
-        rows, logits = (self.processes.all_gather_batch(part) for part in (rows, logits.float()))
+        parts = (self.processes.global_rows(index), logits.float())
+        rows, logits = (self.processes.all_gather_batch(part) for part in parts)
         predicted = (logits + self.log_prior).softmax(1)
         remembered = self.memory[rows].lerp(predicted, self.update_rate)
         self.memory.index_copy_(0, rows, remembered)
