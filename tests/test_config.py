@@ -236,7 +236,7 @@ def test_recipe_sets_options_that_others_override():
 def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     decays = [
         Config.of(recipe="features").training.weight_decay,
-        Config.of(long_tail=100).with_(recipe="self-training").training.weight_decay,
+        Config.of(long_tail=100, recipe="self-training").training.weight_decay,
         Config.of(recipe="features", weight_decay=0.02).training.weight_decay,
         Config.of(recipe="icm").training.weight_decay,
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
@@ -253,6 +253,35 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     assert Config.of(recipe="self-training").pseudo_labels.neighbors == 0
     assert Config.of(labels="setup-1:100").is_balanced
     assert not Config.of(labels="setup-2:10").is_balanced
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "set_by_preset"),
+    [
+        ({"lr": 0.01}, {"optimizer": "sgd"}, "lr = 0.1"),
+        ({"epochs": 3}, {"recipe": "features"}, "epochs = 30"),
+        ({"long_tail": 100.0}, {"recipe": "self-training"}, "neighbors = 50"),
+        ({"recipe": "features"}, {"recipe": "self-training"}, "self_training = 150"),
+    ],
+    ids=str,
+)
+def test_a_copy_changes_only_what_is_named(given, changed, set_by_preset):
+    """Otherwise, the result would depend on the order in which options are given."""
+    base = Config.of(**given)
+    with pytest.raises(UserError, match=set_by_preset) as caught:
+        base.with_(**changed)
+    assert caught.value.option == next(iter(changed))
+    whole = Config.of(**(given | changed))
+    assert base.with_(**whole.flat()) == whole
+    assert whole.with_(**changed) == whole, "nothing changes"
+
+
+def test_options_can_be_changed_in_any_order():
+    first, second = {"inputs": "raw", "epochs": 7, "lr": 0.02}, {"long_tail": 100.0, "weight_decay": 0.5}
+    base = Config.of(recipe="self-training", optimizer="sgd")
+    found = [base.with_(**first).with_(**second), base.with_(**second).with_(**first), base.with_(**first, **second)]
+    assert found[0] == found[1] == found[2]
+    assert len(differences(base, found[0])) == len(first | second)
 
 
 def test_stored_configuration_without_an_option_has_its_default():

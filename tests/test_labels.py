@@ -342,6 +342,39 @@ def test_encode_accepts_every_form_of_names(given_labels):
     assert excluded.tolist() == NAMED
 
 
+@pytest.mark.parametrize("classes", [None, 2], ids=str)
+@pytest.mark.parametrize(
+    "signs",
+    [
+        np.array([1, -1, 1]),
+        [1, -1, 1],
+        [1.0, -1.0, 1.0],
+        [[1], [-1], [1]],
+        [{1}, {-1}, {1.0}],
+        [np.array([1]), np.array([-1]), np.array([1])],
+        pd.Series([[1], [-1], [1]]),
+    ],
+    ids=str,
+)
+def test_encode_takes_minus_one_and_one_for_two_classes_in_every_form(signs, classes):
+    excluded, found = labels.encode(signs, classes)
+    assert found == (-1, 1)
+    assert excluded.tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_minus_one_and_one_are_no_two_of_three_classes():
+    for signs in (np.array([1, -1]), [[1], [-1]], [1, -1]):
+        with pytest.raises(UserError, match=r"label is -1 .*0 and 2"):
+            labels.encode(signs, 3)
+    with pytest.raises(UserError, match="label is -1"):
+        labels.encode([[1], [-1], [0]])
+
+
+def test_answers_of_minus_one_and_one_are_of_two_classes():
+    excluded, classes = labels.from_answers(yes=[1, -1])
+    assert (classes, excluded.tolist()) == ((-1, 1), [[1, 0], [0, 1]])
+
+
 def test_encode_uses_the_order_of_the_given_classes():
     excluded, classes = labels.encode([{"dog", "cat"}, {"ship"}], ["ship", "dog", "cat", "frog"])
     assert classes == ("ship", "dog", "cat", "frog")

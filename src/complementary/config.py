@@ -15,6 +15,7 @@ This module does not import torch, so that commands that only read configuration
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import tomllib
@@ -65,8 +66,12 @@ class BaseConfig:
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """Build a configuration from the defaults and the given options, named flat."""
-        return cls().with_(**options)
+        """Build a configuration from the defaults and the given options, named flat.
+
+        Other options are set by the recipe and the optimizer (`preset`), if these are given.
+        """
+        start = cls()
+        return start.with_(**(start.preset(options) | options))
 
     @classmethod
     def stored(cls, **options: Any) -> Self:
@@ -77,16 +82,34 @@ class BaseConfig:
         return cls.of(**(cls().flat() | options))
 
     def with_(self, **options: Any) -> Self:
-        """Return a copy with the given options, named flat. They override those that a recipe sets (`RECIPES`)."""
-        homes, options = options_of(type(self)), self.preset(options) | options
+        """Return a copy in which exactly the given options, named flat, are changed.
+
+        Another recipe or optimizer that sets further options (`preset`) is refused unless these are given, too, or have
+        the same values already: a copy does not know which of its options were given. `of` does.
+        """
+        homes = options_of(type(self))
         for name in options:
             one_of("The option", name, homes)
+        self._check_complete(options)
         typed = {n: _typed(f"The option {n}", v, _type_of(type(self), homes[n], n), n) for n, v in options.items()}
         changed: dict[str, Any] = {n: v for n, v in typed.items() if homes[n] == ""}
         for section in {homes[n] for n in typed} - {""}:
             inner = {n: v for n, v in typed.items() if homes[n] == section}
             changed[section] = dataclasses.replace(getattr(self, section), **inner)
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+
+    def _check_complete(self, options: dict[str, Any]) -> None:
+        """Raise if the recipe or the optimizer among ``options`` sets other options than these."""
+        flat = self.flat()
+        new = {n: v for n, v in options.items() if n not in ("recipe", "optimizer") or flat[n] != v}
+        others = [f"{n} = {v}" for n, v in self.preset(new).items() if n not in options and flat[n] != v]
+        if others:
+            source = "recipe" if "recipe" in options else "optimizer"
+            raise UserError(
+                f"{source} = {options[source]} also sets {', '.join(others)}; name these options, too, or build the "
+                "configuration from all options at once.",
+                source,
+            )
 
     def preset(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that the recipe and the optimizer among ``options`` set, besides these."""
@@ -511,17 +534,15 @@ class Config(BaseConfig):
     def before_adaptation(self) -> list[Self]:
         """This configuration, and those that a run may have adapted to the data with this one as the result.
 
-        A run can change the inputs, and the weight decay and the fit that a recipe sets (`training.recipes.resolve`).
+        A run can change the inputs, and the options that a recipe sets for a layer on features (`ONLY_ON_FEATURES`).
         """
         recipe = self.training.recipe
         if RECIPES.get(recipe, {}).get("inputs") != "features":
             return [self]
-        preset = self.preset({"recipe": recipe})
-        decay: dict[str, Any] = {"weight_decay": preset["weight_decay"]}
-        inputs: dict[str, Any] = {"inputs": "features"}
-        fitted = inputs | {"fit": preset.get("fit", self.training.fit)}
-        changes: list[dict[str, Any]] = [{}, decay, inputs, inputs | decay, fitted, fitted | decay]
-        return [self.with_(**options) for options in changes]
+        flat, preset = self.flat(), self.preset({"recipe": recipe})
+        names = ("inputs", *ONLY_ON_FEATURES)
+        values = itertools.product(*(sorted({flat[n], preset.get(n, flat[n])}, key=str) for n in names))
+        return [self.with_(**dict(zip(names, found, strict=True))) for found in values]
 
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:

@@ -32,6 +32,7 @@ YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
 log = logging.getLogger(__name__)
 DISTINCT_ROWS = 20  # a column of a table with as many different names names the examples, not classes
+SIGNS = (-1, 1)  # the usual numbers of two classes
 MISSING_TEXTS = ("nan", "<NA>")  # how pandas writes a missing label as text
 
 # --- random draws -----------------------------------------------------------------------------------------------------
@@ -228,6 +229,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
     if isinstance(labels, list):
         rows = [list(row) if _is_set(row) else row for row in labels]
         _check_missing(rows)
+        if names is None and count in (None, 2) and _are_signs(rows):
+            names, count = SIGNS, 2
         if any(isinstance(label, str) for row in rows for label in (row if isinstance(row, list) else [row])):
             return _from_names(rows, names, count)
         if names is not None and not any(isinstance(name, str) for name in names):  # other numbers, such as 10, 20, 30
@@ -238,8 +241,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
     elif isinstance(labels, Tensor):
         if labels.ndim == 1 and labels.dtype != torch.bool and _are_integers(labels):
             labels = labels.long()
-            if names is None and labels.unique().tolist() == [-1, 1]:  # the usual numbers of two classes
-                names, count = (-1, 1), 2
+            if names is None and count in (None, 2) and tuple(labels.unique().tolist()) == SIGNS:
+                names, count = SIGNS, 2
             if names is not None and not any(isinstance(name, str) for name in names):
                 return _from_names(labels.tolist(), names, count)
             _check_positions(names)
@@ -247,6 +250,13 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
     else:
         raise UserError(f"Labels must be a vector, a list of sets or a 0/1 matrix, found {type(labels).__name__}.")
     return Encoded(check_excluded(excluded), names or tuple(range(excluded.shape[1])))
+
+
+def _are_signs(rows: list[Any]) -> bool:
+    """Whether the labels, one per example or a list of them, are -1 and 1, and both occur."""
+    flat = [label for row in rows for label in (row if isinstance(row, list) else [row])]
+    known = all(isinstance(x, (int, float, np.integer, np.floating)) and x in SIGNS for x in flat)
+    return known and {int(x) for x in flat} == set(SIGNS)
 
 
 def _are_integers(values: Tensor) -> bool:
@@ -504,7 +514,10 @@ def from_answers(
     if classes is None:
         found: set[Any] = set().union(*positive, *negative)
         numbers = not any(isinstance(label, str) for label in found)
-        classes = _infer_classes(max(found, default=0)) if numbers else sorted(map(str, found))
+        if found == set(SIGNS):
+            classes = SIGNS
+        else:
+            classes = _infer_classes(max(found, default=0)) if numbers else sorted(map(str, found))
     everything = set(range(classes)) if isinstance(classes, int) else set(classes)
     for i, (one, other) in enumerate(zip(positive, negative, strict=True)):
         if one & other:

@@ -22,6 +22,7 @@ from complementary.engine.distributed import SINGLE_PROCESS, LostProcess, Proces
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
+from complementary.training import selection
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
 from complementary.training.task import build_task
@@ -306,6 +307,15 @@ def test_all_gather_restores_the_order(in_two, count):
     assert SINGLE_PROCESS.all_gather(rows, count) is rows
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_global_rows_are_the_positions_of_the_examples_of_a_shard(size):
+    rows = torch.arange(10)
+    for rank in range(size):
+        processes = ProcessGroup(rank, size)
+        own = rows[processes.shard()]
+        assert torch.equal(processes.global_rows(torch.arange(len(own))), own)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -331,6 +341,22 @@ def test_self_training_in_two_processes_resumes_bitwise(in_two, tmp_path, option
     assert run_files(tmp_path / "cut") == run_files(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_self_training_starts_from_the_selected_weights_in_all_processes(in_two, monkeypatch, ema):
+    monkeypatch.setattr(selection, "CONFIDENCE", 0.1)  # so that an earlier epoch is selected
+    config = Config.of(mix="none", epochs=8, lr=0.05, model="linear", self_training=1, batch=256, ema=ema)
+
+    def work(processes):
+        first = []
+        trainer = build_trainer(config, "cpu", processes=processes, progress=first.append)
+        return first[-1].history[-1].get("selected"), trainer.model.state_dict()
+
+    (selected, weights), (unknown, others) = in_two(work)
+    assert selected < config.training.epochs
+    assert unknown is None, "rank 0 alone selects"
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
 @pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
 def test_discriminant_in_two_processes_is_that_of_one(in_two, tmp_path, holdout):
     config = Config.of(fit="neighbors", model="linear", mix="none", holdout=holdout)
@@ -340,6 +366,23 @@ def test_discriminant_in_two_processes_is_that_of_one(in_two, tmp_path, holdout)
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
     metrics = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["accuracy"] == pytest.approx(whole["accuracy_last"], abs=0.005)
+
+
+@pytest.mark.parametrize("holdout", [0.1, 0.0995], ids=["odd", "even"])
+def test_discriminant_after_a_layer_in_two_processes(in_two, holdout):
+    """The layer sees other batches than in one process; the discriminant must be the same in both processes."""
+    config = Config.of(fit="discriminant", neighbors=9, long_tail=3.0, model="linear", mix="none", holdout=holdout)
+
+    def work(processes):
+        trainer = build_trainer(config, "cpu", processes=processes)
+        trainer.run()
+        return trainer.model.state_dict(), trainer.log_prior, trainer.history[-1].get("accuracy")
+
+    (first, prior, accuracy), (second, other, _) = in_two(work)
+    whole = run(config, device="cpu")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(prior, other)
+    assert accuracy == pytest.approx(whole["accuracy_last"], abs=0.03)
 
 
 def test_join_processes_without_torchrun():

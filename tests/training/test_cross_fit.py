@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from complementary import data
+from complementary.clusters import features
 from complementary.config import Config
 from complementary.data.selection import select
+from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.training.cross_fit import cross_fit
-from complementary.training.run import run
+from complementary.training.run import build_trainer, run
 from tests.helpers import narrow_networks, with_labels
 
 QUICK = Config.of(data="digits", mix="none", epochs=3, batch=128)
@@ -49,6 +51,23 @@ def test_cross_fit_with_clusters_features_and_self_training(tmp_path, monkeypatc
         assert found.std() > 0
     run(QUICK.with_(inputs="features", encoder="simsiam", pretrain_epochs=1, pretrain_images="training"), device="cpu")
     assert len(list((tmp_path / "stages").glob("pretrain-*"))) == 1, "the encoder of a cross-fit is that of the run"
+
+
+@pytest.mark.parametrize("train", [run, build_trainer, cross_fit])
+@pytest.mark.parametrize("options", [{"mix": "icm"}, {"inputs": "features"}], ids=["clusters", "features"])
+def test_engine_of_a_run_also_pretrains_its_encoder(tmp_path, monkeypatch, train, options):
+    """Its options, such as the precision, are not lost."""
+    monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))
+    engine, seen = Engine(torch.device("cpu"), "bf16", compile=False, deterministic=True, stream="always"), []
+
+    def note(*_, device, **options):
+        seen.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(features, "pretrain", note)
+    with pytest.raises(InterruptedError):
+        train(QUICK.with_(encoder="simsiam", **options), device=engine)
+    assert seen == [engine]
 
 
 @pytest.mark.parametrize("folds", [0, 1, 10_000])

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,25 @@ def write_data(path, rate, count=1800, seed=0):
 
 
 CONFIG = Config.of(mix="none", model="linear", epochs=25, batch=128, holdout=0.2, lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "epochs"),
+    [
+        ("selected", {}, 7),
+        ("last", {}, 25),
+        ("selected", {"optimizer": "sgd"}, 25),
+        ("selected", {"optimizer": "sgd", "fit": "neighbors"}, 7),
+        ("selected", {"fit": "discriminant"}, 25),
+        ("selected", {"self_training": 3}, 25),
+        ("selected", {"recipe": "pocr"}, 25),
+    ],
+    ids=str,
+)
+def test_cross_fit_ends_at_the_selected_epoch_only_if_the_learning_rate_is_constant(weights, options, epochs):
+    config = Config.of(**(CONFIG.flat() | options))
+    run = SimpleNamespace(config=config, result={"selected_epoch": 7}, weights=weights)
+    assert module._as_trained(run).training.epochs == epochs
 
 
 @pytest.fixture(scope="module")

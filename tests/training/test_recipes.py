@@ -46,8 +46,11 @@ def test_auto_for_images_depends_on_encoder_and_device(monkeypatch):
     assert (on_cpu.training.recipe, on_cpu.dataset.inputs) == ("self-training", "features")
     assert (on_cpu.cluster.encoder, on_cpu.cluster.pretrain_images) == ("patches", "training")
     small = dataset_of(torch.randint(256, (300, 3, 8, 8), dtype=torch.uint8))
-    for found in (resolve(AUTO, small, CPU), resolve(AUTO.with_(encoder="pixels"), IMAGES, CPU)):
-        assert (found.training.recipe, found.dataset.inputs) == ("self-training", "raw")
+    pixels = AUTO.with_(encoder="pixels")
+    for config, images in ((AUTO, small), (pixels, IMAGES)):
+        for device in (CPU, GPU):
+            found = resolve(config, images, device)
+            assert (found.training.recipe, found.dataset.inputs) == ("self-training", "raw")
     on_gpu = resolve(AUTO, IMAGES, GPU)
     assert (on_gpu.dataset.inputs, on_gpu.cluster.encoder) == ("features", "simsiam")
     assert on_gpu.cluster.pretrain_images == "training", "the estimated accuracy is for new images"
@@ -212,7 +215,7 @@ def test_estimator_with_a_recipe_keeps_only_parameters_that_were_set():
 def test_a_long_tail_of_vectors_is_fitted_by_gradients(recipe):
     """The discriminant is for a layer on features; vectors have a network of their own."""
     found = resolve(Config.of(recipe=recipe, long_tail=9.0), dataset_of(VECTORS.train.inputs, 20), CPU)
-    assert (found.training.fit, found.dataset.inputs) == ("gradient", "raw")
+    assert (found.training.fit, found.dataset.inputs, found.pseudo_labels.neighbors) == ("gradient", "raw", 0)
 
 
 @pytest.mark.parametrize("of", ["images", "vectors"])

@@ -71,6 +71,17 @@ def test_uses_oracle_only_if_an_oracle_takes_part_in_training(options, expected)
     assert build_task(config).data_summary["uses_oracle"] is expected
 
 
+@pytest.mark.parametrize("mix", ["intra-class", "extra-class"])
+@pytest.mark.parametrize("self_training_mix", ["icm", "micm"])
+def test_self_training_does_not_mix_within_true_classes(mix, self_training_mix):
+    config = Config.of(mix=mix, self_training=1, self_training_mix=self_training_mix)
+    with pytest.raises(UserError, match="true classes") as caught:
+        build_task(config)
+    assert caught.value.option == "self_training_mix"
+    assert build_task(config.with_(self_training=0)).data_summary["uses_oracle"] is True
+    assert build_task(config.with_(self_training_mix="mixup")).data_summary["uses_oracle"] is True
+
+
 def test_oracle_mixers_use_true_labels():
     task = build_task(Config.of(mix="intra-class"))
     assert task.data_summary["oracle_noise_ratio"] == 0

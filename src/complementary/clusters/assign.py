@@ -18,7 +18,6 @@ from complementary.clusters.kmeans import is_sampled, kmeans
 from complementary.clusters.spectral import leading, spectral
 from complementary.config import Config
 from complementary.data.rows import Rows
-from complementary.engine.backend import choose_device
 from complementary.errors import UserError
 from complementary.reports.terminal import log_progress
 from complementary.rng import address
@@ -89,7 +88,7 @@ def points_of(extractor: FeatureExtractor) -> Tensor:
     def make() -> Tensor:
         if many:
             log.info("finding the nearest neighbors of %s examples (all pairs are compared)", f"{count:,}")
-        return spectral(extractor.train.to(choose_device(extractor.device)), progress=progress).cpu()
+        return spectral(extractor.train.to(extractor.device), progress=progress).cpu()
 
     return cache.cached_vectors("spectral", extractor.key() if many else None, make)
 

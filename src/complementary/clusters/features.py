@@ -32,7 +32,7 @@ from complementary.encoders.external import load_external
 from complementary.encoders.pretrain import pretrain
 from complementary.encoders.seen import image_digests, read_seen
 from complementary.encoders.spec import EXTERNAL, WEIGHTS, EncoderSpec
-from complementary.engine.backend import choose_device
+from complementary.engine.backend import Engine, choose_device
 from complementary.errors import UserError, load_plugin
 from complementary.networks import Network
 from complementary.reports.terminal import log_progress
@@ -55,7 +55,7 @@ class FeatureExtractor:
         dataset: Its dataset.
         chosen: Its training examples, int [M], an index into the training split.
         inputs: Their inputs, [M, ...].
-        device: Where a network computes.
+        engine: The engine that pretrains the encoder, or the name of a device.
     """
 
     def __init__(
@@ -63,13 +63,18 @@ class FeatureExtractor:
         config: Config,
         dataset: Dataset,
         chosen: Tensor,
-        device: str = "auto",
+        device: str | Engine = "auto",
         progress: Callable[[Any], None] | None = None,
     ) -> None:
-        self.config, self.dataset, self.chosen, self.device = config, dataset, chosen, device
+        self.config, self.dataset, self.chosen, self.engine = config, dataset, chosen, device
         self.inputs = rows_of(dataset.train.inputs, chosen)
         self.mirror = config.cluster.mirror
         self._progress = progress
+
+    @property
+    def device(self) -> torch.device:
+        """Where networks compute."""
+        return self.engine.device if isinstance(self.engine, Engine) else choose_device(self.engine)
 
     @functools.cached_property
     def encoder(self) -> EncoderSpec:
@@ -112,7 +117,7 @@ class FeatureExtractor:
             return load_external(spec.kind, spec.name, torch.tensor(self.dataset.mean), torch.tensor(self.dataset.std))
         if spec.weights is not None:
             return load_backbone(spec, shape)
-        folder = cached_encoder(self.pretraining, self.dataset, self.device, self._progress)
+        folder = cached_encoder(self.pretraining, self.dataset, self.engine, self._progress)
         return load_encoder(folder / WEIGHTS, shape)
 
     def seen(self) -> Tensor | None:
@@ -134,7 +139,7 @@ class FeatureExtractor:
         """The encoder ``patches``, fitted to the images of `_pretraining_images`."""
         images = self._pretraining_images
         log.info("fitting the encoder patches to images, %s at most", f"{patches.IMAGES:,}")
-        mean, std = (torch.tensor(t, device=choose_device(self.device)) for t in (self.dataset.mean, self.dataset.std))
+        mean, std = (torch.tensor(t, device=self.device) for t in (self.dataset.mean, self.dataset.std))
         return patches.fit_patches(images, mean, std, self.pretraining.seed)
 
     @property
@@ -271,7 +276,7 @@ class FeatureExtractor:
         return vectors
 
     def _compute(self, inputs: Rows, many: bool) -> Tensor:
-        device, count = choose_device(self.device), len(inputs)
+        device, count = self.device, len(inputs)
         backbone = self.backbone().to(device)
         backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout
         if many:
@@ -307,9 +312,18 @@ def _unit_pixels(inputs: Rows) -> Tensor:
 
 
 def cached_encoder(
-    config: PretrainConfig, dataset: Dataset, device: str = "auto", progress: Callable[[Any], None] | None = None
+    config: PretrainConfig,
+    dataset: Dataset,
+    device: str | Engine = "auto",
+    progress: Callable[[Any], None] | None = None,
 ) -> Path:
     """Pretrain an encoder in the cache unless it is there: resume its pretraining, or wait for another process.
+
+    Args:
+        config: The pretraining.
+        dataset: The dataset.
+        device: The device, or the engine that computes.
+        progress: Called after every step.
 
     Returns:
         The folder of the encoder.

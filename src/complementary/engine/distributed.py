@@ -50,6 +50,10 @@ class ProcessGroup:
         """The examples of this process: every ``world_size``-th, starting at ``rank``."""
         return slice(self.rank, None, self.world_size)
 
+    def global_rows(self, index: Tensor) -> Tensor:
+        """Positions among the examples of all processes of the examples of this process at ``index``, int [B]."""
+        return index * self.world_size + self.rank
+
     def local_batch(self, batch: int) -> int:
         """Number of examples of a batch that this process computes."""
         if batch % self.world_size:

@@ -45,7 +45,7 @@ def cross_fit(
     """
     require(folds >= 2, "folds", folds, "at least 2")
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
-    everything = build_task(config, dataset, str(engine.device), hold_out=False)
+    everything = build_task(config, dataset, engine, hold_out=False)
     count = len(everything.train)
     require(folds <= count, "folds", folds, f"at most {count}, the number of examples")
 

@@ -147,10 +147,18 @@ def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
 
 
 def _as_trained(run: FinishedRun) -> Config:
-    """The configuration, with as many epochs as the weights were trained for if the learning rate is constant."""
+    """The configuration, with as many epochs as the weights were trained for.
+
+    All epochs where their number determines the learning rate (SGD, self-training and the baselines), and if they were
+    those of a layer before the discriminant.
+    """
     epoch, config = run.result.get("selected_epoch"), run.config
-    simple = config.training.recipe not in BASELINES and not config.pseudo_labels.self_training
-    return config.with_(epochs=int(epoch)) if run.weights == "selected" and simple and epoch else config
+    t = config.training
+    constant = t.recipe not in BASELINES and {"neighbors": True, "discriminant": False}.get(
+        t.fit, t.optimizer == "adam"
+    )
+    shorter = run.weights == "selected" and constant and not config.pseudo_labels.self_training
+    return config.with_(epochs=int(epoch)) if shorter and epoch else config
 
 
 def _in_sample(run: FinishedRun) -> str:

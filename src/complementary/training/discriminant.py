@@ -57,8 +57,7 @@ class DiscriminantTrainer(Trainer):
         batch = len(task.train) // processes.world_size * processes.world_size
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
         epochs = config.training.total_epochs
-        super().__init__(config.with_(epochs=epochs, batch=max(2, batch)), task, engine, processes)
-        self.config, self.config_hash = config, config.hash()
+        super().__init__(config, task, engine, processes, epochs=epochs, batch=max(2, batch))
         self._check()
         self.start = None if start is None else start[processes.shard()].to(self.device)
         usual = 0 if start is not None else max(1, usual_neighbors(len(task.train), len(task.classes)))

@@ -3,6 +3,10 @@
 The labels that select an epoch must not estimate its accuracy: the best of many noisy scores is too good. So the
 validation split has two halves. The epoch that one half selects is measured on the other half; the result is the
 average of both.
+
+With self-training, this holds for the epochs of self-training alone. The epoch of the first classifier, from which it
+starts, is selected with all held-out labels, because a second self-training would be needed otherwise. So the estimate
+may be slightly too high (docs/notes/estimates.md).
 """
 
 from collections.abc import Callable

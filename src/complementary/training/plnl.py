@@ -82,8 +82,8 @@ class PlnlTrainer(PocrTrainer):
     ) -> None:
         second = config.training.epochs
         self.first_epochs = second if network is None else 0
-        super().__init__(config.with_(epochs=self.first_epochs + second), task, device, processes, network, encoder)
-        self.config, self.config_hash = config, config.hash()
+        epochs = self.first_epochs + second
+        super().__init__(config, task, device, processes, network, encoder, epochs=epochs)
         self.warm_up = max(RECORDED, round(WARM_UP * second))
         self.neighbors = max(1, min(NEIGHBORS, self.examples // 100))
         excluded = self.task.excluded
@@ -134,8 +134,8 @@ class PlnlTrainer(PocrTrainer):
         guessed: Tensor = self.guessing(logits, guess)
         loss = complementary + guessed + self.weight * apart
         loss.backward()
-        everywhere = index * self.processes.world_size + self.processes.rank  # positions among all examples
-        rows, values = (self.processes.all_gather_batch(t) for t in (everywhere, logits.detach().float()))
+        parts = (self.processes.global_rows(index), logits.detach().float())
+        rows, values = (self.processes.all_gather_batch(part) for part in parts)
         self.records[number, -1].index_copy_(0, rows, values)
         return loss.detach()
 

@@ -53,6 +53,7 @@ class PocrTrainer(Trainer):
         network: The network to start from; None: a new one. With a given network, the learning rate is at most the one
             that fits its weights, because the published one destroys an encoder.
         encoder: The encoder that the network was initialized with, if any; a resumed run checks that it is the same.
+        epochs: Number of epochs; None: as the configuration says.
 
     Attributes:
         lr: Learning rate at the start.
@@ -67,6 +68,8 @@ class PocrTrainer(Trainer):
         processes: ProcessGroup = SINGLE_PROCESS,
         network: networks.Network | None = None,
         encoder: FrozenEncoder | None = None,
+        *,
+        epochs: int | None = None,
     ) -> None:
         t, self.start, self.encoder = config.training, network, encoder
         if len(task.shape) != 3:
@@ -76,7 +79,7 @@ class PocrTrainer(Trainer):
                 "recipe",
             )
         self.lr = t.lr if network is None else min(t.lr, suitable_lr(network))
-        super().__init__(config, task, device, processes)
+        super().__init__(config, task, device, processes, epochs=epochs)
         self.weight = torch.zeros((), device=self.device)
         self.consistency = self.engine.compiled(consistency)
 

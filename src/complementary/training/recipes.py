@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
-from complementary.config import Config, options_of
+from complementary.config import ONLY_ON_FEATURES, Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
@@ -45,9 +45,9 @@ PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 5
 def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
-    Options that the configuration sets to other values than their defaults stay as they are, except for a weight decay
-    that equals the recipe's: it is not for vectors, too large for more than ten classes, and too large for features of
-    patches of many images. What was chosen, and why, is one line in the log.
+    Options that the configuration sets to other values than their defaults stay as they are, except for those that a
+    recipe sets for a layer on features: vectors have a network of their own, and the weight decay is too large for more
+    than ten classes and for features of patches of many images. What was chosen, and why, is one line in the log.
 
     Args:
         config: The configuration.
@@ -59,11 +59,13 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
         config = _choose(config, dataset, device)
     elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
         log.info("the inputs are vectors, so %s is used without an encoder", recipe)
-        raw = Config.of(recipe=recipe, inputs="raw").training.weight_decay
-        options: dict[str, Any] = {"inputs": "raw"} | ({"weight_decay": raw} if _has_usual_decay(config) else {})
-        if config.training.fit == config.preset({"recipe": recipe}).get("fit"):
-            options["fit"] = "gradient"
-        config = config.with_(**options)
+        flat, preset, raw = (
+            config.flat(),
+            config.preset({"recipe": recipe}),
+            Config.of(recipe=recipe, inputs="raw").flat(),
+        )
+        usual = [name for name in ONLY_ON_FEATURES if flat[name] == preset.get(name)]
+        config = config.with_(inputs="raw", **{name: raw[name] for name in usual})
     if config.dataset.inputs == "features" and _has_usual_decay(config):
         classes = len(dataset.classes)
         factor = min(1.0, TUNED_CLASSES / classes)
@@ -100,6 +102,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     else:
         encoder: str | None = config.cluster.encoder
         found: object = encoder
+        small = min(dataset.train.inputs.shape[2:]) < MIN_SIZE
         if encoder in ("auto", "pixels", "patches"):
             found = find_encoder_of(config, dataset, examples) if encoder == "auto" else None
         if found is not None and device.type == "cuda":
@@ -107,11 +110,11 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         elif found is not None:
             reason = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
             recipe, options = "features", options | {"encoder": str(found)}
-        elif device.type == "cuda" and encoder == "auto":
+        elif device.type == "cuda" and encoder == "auto" and not small:
             epochs = max(50, min(800, PRETRAINING_IMAGES // count))
             reason = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
-        elif encoder != "pixels" and min(dataset.train.inputs.shape[2:]) >= MIN_SIZE:
+        elif encoder != "pixels" and not small:
             seconds = expected_seconds(count, tuple(dataset.train.inputs.shape[1:])) / torch.get_num_threads()
             reason = (
                 "images without an encoder, no GPU to pretrain one: self-training on features of patches, which "
@@ -141,7 +144,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         reason += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", reason)
-    return Config().with_(**({"recipe": recipe} | options | given))
+    return Config.of(**({"recipe": recipe} | options | given))
 
 
 def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:

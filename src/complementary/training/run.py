@@ -118,7 +118,7 @@ def build_trainer(
         task: The task; None: that of the configuration.
     """
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
-    task = task or build_task(config, dataset, str(engine.device))
+    task = task or build_task(config, dataset, engine)
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
     if config.training.recipe in BASELINES:
@@ -199,7 +199,9 @@ def _start_baseline(
         raise UserError(f"The recipe {recipe} trains a network by gradients; leave fit out.", "fit")
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
-    on_features = _for_adam(config).with_(recipe="features", batch=config.training.batch, policy="none")
+    options: dict[str, Any] = {"recipe": "features", "batch": config.training.batch, "policy": "none"}
+    on_features = _for_adam(config)
+    on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
     network = fine_tuned_network(encoder, first, images)
@@ -314,12 +316,14 @@ def _train_first(
 ) -> Trainer:
     """Train a classifier for a later training.
 
-    Its networks have the weights of the selected epoch, and predict examples like those of the training.
+    Its networks have the weights of the selected epoch in all processes, and predict examples like those of the
+    training.
     """
     trainer = _classifier(config, task, engine, processes, progress)
     trainer.stage = stage
     trainer.run(progress)
     weights = trainer.selected or trainer.evaluated.state_dict()
+    weights = {name: processes.broadcast(value) for name, value in weights.items()}  # rank 0 alone selects an epoch
     for network in trainer.networks():  # with ema, the trained network and its average
         network.load_state_dict(weights)
     with torch.no_grad():  # closed form, which has no average

@@ -100,8 +100,7 @@ class SelfTrainer(Trainer):
         usual = NEW_MLP_LR if p.student == "mlp" else suitable_lr(network)
         usual = min(usual, highest_mlp_lr(network, config.training.batch))
         self.lr = usual if p.self_training_lr is None else p.self_training_lr
-        super().__init__(config.with_(epochs=p.self_training), task, device, processes)
-        self.config, self.config_hash = config, config.hash()
+        super().__init__(config, task, device, processes, epochs=p.self_training)
         classes = len(task.classes)
         self.memory = torch.full((self.examples, classes), 1 / classes, device=self.device)
         self.mean_posterior = torch.full((classes,), 1 / classes, device=self.device)
@@ -179,8 +178,8 @@ class SelfTrainer(Trainer):
         self.teacher.eval()
         with self.engine.autocast():
             logits = self.forward(self.teacher, weak)
-        rows = index * self.processes.world_size + self.processes.rank  # positions among the examples of all processes
-        rows, logits = (self.processes.all_gather_batch(part) for part in (rows, logits.float()))
+        parts = (self.processes.global_rows(index), logits.float())
+        rows, logits = (self.processes.all_gather_batch(part) for part in parts)
         predicted = (logits + self.log_prior).softmax(1)
         remembered = self.memory[rows].lerp(predicted, self.update_rate)
         self.memory.index_copy_(0, rows, remembered)

@@ -16,12 +16,13 @@ from torch import Tensor
 from complementary import data, files, mixing, oracle, priors
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.features import FeatureExtractor
-from complementary.config import Config
+from complementary.config import MIXED_WITHIN, Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
 from complementary.data.selection import label_source, require_truth, select, transition_matrices, validation_split
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.seen import were_seen
+from complementary.engine.backend import Engine
 from complementary.engine.distributed import ProcessGroup
 from complementary.errors import UserError
 from complementary.files import fingerprint
@@ -131,19 +132,22 @@ class Task:
         )
 
 
-def build_task(config: Config, dataset: Dataset | None = None, device: str = "auto", *, hold_out: bool = True) -> Task:
+def build_task(
+    config: Config, dataset: Dataset | None = None, device: str | Engine = "auto", *, hold_out: bool = True
+) -> Task:
     """Build the task of a configuration.
 
     Args:
         config: The configuration.
         dataset: The dataset; None: the one that the configuration names.
-        device: Where an encoder computes.
+        device: Where an encoder computes: a device, or the engine that also pretrains it.
         hold_out: Whether there is a validation split, as the configuration says. False: all examples are for training,
             with the same encoder.
     """
     dataset = dataset or data.load(config.dataset.data)
     if (warning := check(config, label_source(config, dataset))) is not None:
         log.warning(warning)
+    _check_mixing(config)
     index, generating, excluded = select(config, dataset)
     train, validation = validation_split(len(index), config.dataset.holdout if hold_out else 0.0, config.seed)
     _check_batch(config, len(train), len(validation))
@@ -197,6 +201,18 @@ def _check_batch(config: Config, train: int, validation: int) -> None:
             f"There are {train} training examples (and {validation} in the validation split), fewer than one batch of "
             f"{t.batch}; use a smaller one, such as {max(2, min(64, train // 4))}.",
             "batch",
+        )
+
+
+def _check_mixing(config: Config) -> None:
+    """Raise if self-training would mix within true classes, because the first training does, instead of clusters."""
+    p = config.pseudo_labels
+    if p.self_training and config.mixed_within == "truth" and MIXED_WITHIN[p.self_training_mix] == "clusters":
+        raise UserError(
+            f"mix = {config.mixing.mix} groups the examples by their true classes, so self_training_mix = "
+            f"{p.self_training_mix} would mix within these instead of clusters; use mixup or none for self-training, "
+            "or another mix.",
+            "self_training_mix",
         )
 
 

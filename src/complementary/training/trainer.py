@@ -46,6 +46,8 @@ class Trainer(TrainingLoop):
         task: Its examples, labels and clusters.
         device: The device, or the engine that computes.
         processes: The processes that share the work.
+        epochs: Number of epochs; None: as the configuration says.
+        batch: Batch size; None: as the configuration says.
 
     Attributes:
         model: The network that is trained.
@@ -64,10 +66,19 @@ class Trainer(TrainingLoop):
     log_prior: Tensor | float = 0.0
 
     def __init__(
-        self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
+        self,
+        config: Config,
+        task: Task,
+        device: str | torch.device | Engine,
+        processes: ProcessGroup = SINGLE_PROCESS,
+        *,
+        epochs: int | None = None,
+        batch: int | None = None,
     ) -> None:
-        t, engine = config.training, Engine.of(device)
-        super().__init__(config.hash(), config.seed, t.epochs, t.batch, len(task.train), engine, processes)
+        epochs = config.training.epochs if epochs is None else epochs
+        batch = config.training.batch if batch is None else batch
+        engine = Engine.of(device)
+        super().__init__(config.hash(), config.seed, epochs, batch, len(task.train), engine, processes)
         self.config, self.encoder = config, self.encoder or task.encoder
         self.criterion = self.build_loss(task)
         task = task.shard(processes)
