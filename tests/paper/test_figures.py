@@ -101,6 +101,8 @@ def test_rows_have_a_bar_and_a_mark_per_method(add_run, store):
     (axis,) = draw(study, read([store]), "paper").axes
     assert len(axis.containers) == 2
     assert axis.texts[0].get_text() == "n = 2"
+    ((left, right),) = [x[:, 0] for x in axis.containers[1].lines[2][0].get_segments()]
+    assert right - left == pytest.approx(2 * 2**0.5)  # 30 and 32 have the deviation 1.41
 
 
 def test_lines_show_a_sweep_over_its_whole_range(add_run, store):

@@ -1,16 +1,9 @@
 """Verdicts on the paper's statements, from its own tables and from our runs.
 
 Statements C1 to C16 are the paper's central ones, P1 to P16 those with a number. Differences are those of the best
-epoch on the test set, as published. Rules:
-
-- A difference of two methods is clear if its 95 % interval (Welch) does not contain 0. With one seed, the deviation is
-  a pooled one of the same dataset and network with at least `LEAST_FREEDOM` degrees of freedom; without one, nothing is
-  clear. One counterexample decides only if both methods have several seeds.
-- A mean over settings has the 95 % interval of the spread between the settings.
-- Runs that are shorter than the published ones, or whose encoder is, do not refute a statement.
-- A verdict is "so far" if it rests on fewer seeds, epochs or encoder epochs than the published numbers, or on a part of
-  the settings.
-- There is one verdict on a statement: that of the nearest protocol (see `distances`) with runs of it.
+epoch on the test set, as published. `page.CLAIMS` states the rules. One counterexample decides only if both methods
+have several seeds. A verdict is "so far" if it rests on fewer seeds, epochs or encoder epochs than the published
+numbers, or on a part of the settings.
 """
 
 import itertools
@@ -365,13 +358,14 @@ def _gradients(
         return NOT_RUN
     signs = {one.sign for one in differences}
     word: Word = "fails" if 1 in signs else "holds" if signs == {-1} else "undecided"
-    because = f"there is only {' and '.join(few)}" if few else "not all differences are clear"
+    because = f"it rests on {' and '.join(few)}" if few else "not all differences are clear"
     return Verdict("undecided" if few else word, f"relative to |f|²: {', '.join(parts)}", bool(few), because)
 
 
 def _by_seed(runs: Runs, method: str, metric: str) -> list[float]:
     """The mean over the measurements of each seed, relative to |f|²."""
-    alike = ([m for m in each.measurements() if (m["target"], m["method"]) == ("clean", method)] for each in runs.alone)
+    every = [Runs((row,)).measurements() for row in runs.rows]
+    alike = [[m for m in found if (m["target"], m["method"]) == ("clean", method)] for found in every]
     return [statistics.fmean(m[metric] / m[GRADIENT_SCALE] for m in measured) for measured in alike]
 
 

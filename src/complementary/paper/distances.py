@@ -9,7 +9,7 @@ from typing import Any
 from complementary.data.registry import REGISTRY
 from complementary.paper import published
 from complementary.paper.compare import BEST, LAST
-from complementary.paper.published import EPOCHS, Published
+from complementary.paper.published import EPOCHS
 from complementary.paper.store import Results
 from complementary.paper.studies import PROTOCOLS, STUDIES, Entry, Protocol
 from complementary.reports.tables import Table, counted
@@ -38,13 +38,9 @@ class Distance:
     @property
     def trivial(self) -> bool:
         """Whether the published number is near chance, which every method reaches."""
-        assert self.entry.published is not None
-        return near_chance(self.entry.published)
-
-
-def near_chance(number: Published) -> bool:
-    """Whether an accuracy is hardly above that of guessing."""
-    return number.mean <= NEAR_CHANCE * 100 / len(REGISTRY[number.data].classes)
+        number = self.entry.published
+        assert number is not None
+        return number.mean <= NEAR_CHANCE * 100 / len(REGISTRY[number.data].classes)
 
 
 def published_entries() -> dict[tuple[Any, ...], Entry]:

@@ -115,8 +115,8 @@ C: central statements; P: statements with a number.
 
 - Differences are those of best on test; ± is half of a 95 % interval.
 - A difference is *clear* if its 95 % interval (Welch) does not contain 0. If a method has one seed, the deviation
-  between seeds is pooled from other settings of the same dataset and network, if these have at least {LEAST_FREEDOM}
-  degrees of freedom; otherwise nothing is clear.
+  between seeds is pooled from all settings of the same dataset and network, whatever their protocol, if these have at
+  least {LEAST_FREEDOM} degrees of freedom; otherwise nothing is clear.
 - The interval of a mean over settings comes from the spread between the settings.
 - *Fails* needs several seeds, or several settings, and trainings as long as the published ones.
 """
@@ -379,8 +379,8 @@ def _claims(results: Results, order: Sequence[Protocol]) -> list[str]:
 
 
 def _verdict(protocol: Protocol, verdict: Verdict) -> str:
-    if verdict.word == "not run":
-        return "not run"
+    if verdict.word in UNKNOWN:
+        return f"{verdict.word}: {verdict.evidence}" if verdict.word != "not run" else "not run"
     return f"**{verdict.text}** ({protocol}): {verdict.brief or verdict.evidence}"
 
 

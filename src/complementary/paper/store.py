@@ -152,11 +152,6 @@ class Runs:
         """The lengths of the encoders behind the clusters, as far as they are known."""
         return {epochs for row in self.rows if (epochs := encoder_epochs(row)) is not None}
 
-    @property
-    def alone(self) -> list["Runs"]:
-        """Each run by itself."""
-        return [Runs((row,)) for row in self.rows]
-
     def measurements(self) -> list[dict[str, Any]]:
         """All measurements of gradients, one for each step and method."""
         return [measured for row in self.rows for measured in json.loads(row["gradients"])]
