@@ -60,7 +60,7 @@ def test_paper_runs_shows_exports_and_pages_a_study(cll, tiny, tmp_path):  # noq
     page = ("paper", "page", "--out", "page.md", "--store", "results/paper")
     assert cll(*page)[:2] == (0, "page.md\n")
     text = (tmp_path / "page.md").read_text()
-    assert "| tiny | nowhere | 3 of 3 | 3 of 3; 2 seeds; 1 epochs | 1 of 3; 0 to 1 seeds; 1 epochs | 0 of 3 |" in text
+    assert "| tiny | nowhere | Digits | 3 of 3 | 3 of 3 | 1 of 3 | 0 of 3 |" in text
     assert "|\n\n![Digits, protocol ours](paper/tiny-ours.png)\n" in text
     assert [path.name for path in (tmp_path / "paper").iterdir()] == ["tiny-ours.png"]
     assert cll(*page, "--check")[0] == 0
@@ -91,13 +91,15 @@ def test_paper_run_spends_the_time_on_open_runs(cll, tiny, tmp_path):  # noqa: F
     assert (status, "No run on a CPU was measured yet" in error) == (2, True)
     cll("paper", "tiny", "--seeds", 1, "--where", "mix=none", "--device", "cpu", *SMALL)
     status, out, _ = cll(*budget, "--minutes", 5, "--dry-run")
-    assert (status, out.splitlines()[0].startswith("5 runs in about 0 minutes, 1 side by side")) == (0, True)
+    assert (status, out.splitlines()[0].startswith("6 runs in about 0 minutes, 1 side by side")) == (0, True)
+    assert "plain seed=0" in out
+    assert out.count("no run yet") == 4, "two seeds of each method without a run under any protocol"
     assert "Not in the cache: cifar10, " in out
     assert len(list((tmp_path / "runs" / "paper" / "runs").iterdir())) == 1
     status, _, error = cll(*budget, "--minutes", 0.1)  # the start alone takes longer
     assert (status, "less than the shortest open run" in error, "(--minutes)" in error) == (2, True, True)
     status, out, _ = cll(*budget, "--minutes", 5)
-    assert (status, "5 of 5 cells done, 0 failed" in out) == (0, True)
+    assert (status, "6 of 6 cells done, 0 failed" in out) == (0, True)
     status, _, error = cll(*budget, "--minutes", 5)
     assert (status, "Nothing is open" in error) == (2, True)
 
@@ -107,7 +109,7 @@ def test_paper_run_that_is_faster_than_planned_goes_on(cll, tiny, monkeypatch): 
     monkeypatch.setattr("complementary.paper.plan.fit", lambda runs, *_: Plan(tuple(runs[:1]), 0.1))
     status, out, _ = cll("paper", "run", "--device", "cpu", "--seeds", 1, *SMALL, "--minutes", 5)
     assert (status, out.splitlines()[0].startswith("1 run in about")) == (0, True)
-    assert "2 of 2 cells done, 0 failed" in out
+    assert "3 of 3 cells done, 0 failed" in out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -115,7 +117,7 @@ def test_paper_run_without_a_gpu_says_what_it_would_take(cll, tiny, store, add_r
     add_run(tiny.entries[0], 0.3, images_per_second=100.0)
     asked = ("paper", "run", "--minutes", 100, "--store", store)
     status, out, error = cll(*asked)
-    assert (status, out, "no GPU here. 8 runs are open" in error, "a GPU" in error) == (2, "", True, True)
+    assert (status, out, "no GPU here. 9 runs are open" in error, "a GPU" in error) == (2, "", True, True)
     status, out, _ = cll(*asked, "--dry-run")
     assert (status, "at the speed measured on a GPU" in out) == (0, True)
 
@@ -207,8 +209,7 @@ def test_paper_dry_run_lists_every_run_once(cll, tmp_path):
         (("run", "--minutes", 5, "--on", "ray"), ("on is ray", "(--on)")),
         (("run", "--minutes", 5), ("No run on a GPU was measured",)),
         (("main", "losses", "--plot", "x.png"), ("2 were named", "(--plot)")),
-        (("page", "--out", "no/page.md"), ("no/page.md",)),
-        (("page", "--check", "--out", "page.md"), ("page.md",)),
+        (("page", "--out", "page.md"), ("runs/paper", "results/paper", "(--store)")),
     ],
 )
 def test_paper_bad_input_is_one_line(cll, arguments, parts):
@@ -230,14 +231,50 @@ def test_paper_names_a_damaged_file_and_can_skip_it(cll, store):  # noqa: F811
     assert "skipped" in error
 
 
-def test_paper_run_with_results_of_other_code_is_one_line(cll, store, add_run):  # noqa: F811
+VERBS = {"run": ("run", "--minutes", 5), "status": ("status",), "page": ("page", "--out", "page.md")}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_paper_refuses_a_folder_of_other_code(cll, store, verb, tmp_path):  # noqa: F811
+    (store / "log.json").write_text('{"loss": 0.3, "step": 7}')
+    (store / "model.ckpt").write_text("x")
+    status, out, error = cll("paper", *VERBS[verb], "--store", store)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    found, wanted = f"{store} holds 2 files, such as log.json, but no result of this package", "name a folder that cll"
+    assert found in error
+    assert wanted in error
+    assert not (tmp_path / "page.md").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_paper_tells_results_of_another_version_from_damaged_ones(cll, store, add_run, add_noise, verb):  # noqa: F811
     path = add_run(entry_of("intra", "intra-class"), 0.5)
     path.write_text(path.read_text().replace('"batch"', '"batch_size"'))
-    status, _, error = cll("paper", "run", "--minutes", 5, "--store", store)
-    assert (status, error.count("\n"), path.name in error, "batch_size" in error) == (2, 1, True, True)
-    path.write_text('{"loss": 0.3, "step": 7}')  # a result of another program
-    status, _, error = cll("paper", "run", "--minutes", 5, "--store", store)
-    assert (status, error.count("\n")) == (2, 1)
+    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    assert (status, error.count("\n"), "is damaged" in error) == (2, 1, False)
+    assert f"{path.name} was written by another version: this one has no option batch_size." in error
+    path.write_text(path.read_text()[:-9])
+    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    assert (status, error.count("\n"), f"{path.name} is damaged" in error, "version" in error) == (2, 1, True, False)
+    assert ("--skip-damaged" in error) == (verb != "run"), "advice that the command has an option for"
+    path.unlink()
+    noise = add_noise(entry_of("noise", "mixup", data="cifar10", tail=1.0), 0.5)
+    noise.write_text(noise.read_text().replace('"batch"', '"batch_size"'))
+    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    assert (status, "was written by another version" in error) == (2, True)
+
+
+def test_paper_page_creates_its_folder(cll, store, add_run, tmp_path):  # noqa: F811
+    add_run(entry_of("intra", "intra-class"), 0.5)
+    page = ("paper", "page", "--store", store)
+    assert cll(*page, "--out", "new/folder/page.md")[:2] == (0, "new/folder/page.md\n")
+    assert (tmp_path / "new" / "folder" / "page.md").is_file()
+    assert cll(*page, "--out", "new/folder/page.md", "--check")[0] == 0
+    (tmp_path / "file").write_text("")
+    status, out, error = cll(*page, "--out", "file/page.md")
+    assert (status, out, error.count("\n"), "cannot be created" in error) == (2, "", 1, True)
+    status, _, error = cll(*page, "--out", "other/page.md", "--check")
+    assert (status, "other/page.md does not match" in error, (tmp_path / "other").exists()) == (2, True, False)
 
 
 def test_paper_show_has_what_was_run_or_everything(cll, store, add_run, tmp_path):  # noqa: F811

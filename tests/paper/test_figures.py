@@ -24,7 +24,9 @@ def test_bars_are_our_means_and_marks_the_published_ones(add_run, store):
     assert sorted(round(patch.get_height(), 6) for patch in axis.patches) == [45, 45]
     assert {line.get_ydata()[0] for line in axis.lines if line.get_marker() == "D"} == {37.17, 48.59}
     assert labels(axis) == ["extra-class", "intra-class"]
+    assert [text.get_text() for text in axis.texts] == ["2", "2"], "the number of seeds in each bar"
     assert "; ◇ published\n" in title(figure)
+    assert "n = 2; error bars: standard deviation" in title(figure)
     assert png(figure).startswith(b"\x89PNG")
 
 
@@ -63,7 +65,26 @@ def test_classes_have_a_bar_per_class_and_method(add_run, store):
     add_run(entry_of("minority", "icm", tail=100.0), 0.5)  # nothing to compare with
     (axis,) = draw(STUDIES["minority"], read([store]), "ours").axes
     assert [round(patch.get_height(), 6) for patch in axis.patches] == [*[30] * 9, 0] * 2
-    assert labels(axis) == ["icm", "micm"]
+    assert labels(axis) == ["icm (n = 2)", "micm (n = 2)"]
+    assert len(axis.containers) == 4  # bars and error bars of both
+
+
+def test_classes_without_anything_learned_about_the_smallest_ones_are_not_drawn(add_run, store):
+    for method in ("icm", "micm"):
+        add_run(entry_of("minority", method, tail=100.0), 0.3, tail_accuracy_last=0.0)
+    with pytest.raises(NoFigure):
+        draw(STUDIES["minority"], read([store]), "ours")
+    add_run(entry_of("minority", "micm", tail=100.0), 0.3, tail_accuracy_last=0.01)
+    assert draw(STUDIES["minority"], read([store]), "ours").axes
+
+
+def test_noise_has_no_single_bars(add_noise, store):
+    for mix in ("mixup", "icm"):
+        add_noise(entry_of("noise", mix, data="cifar10", tail=1.0, group=""), 0.1)
+    add_noise(entry_of("noise", "icm", data="cifar10", tail=1.0, group="byol"), 0.1)
+    (axis,) = draw(STUDIES["noise"], read([store]), "ours").axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["cifar10"]
+    assert len(axis.patches) == 2
 
 
 def test_rows_have_a_bar_and_a_mark_per_method(add_run, store):
@@ -71,9 +92,17 @@ def test_rows_have_a_bar_and_a_mark_per_method(add_run, store):
     for entry in study.entries[:3]:
         add_run(entry, 0.3, "paper")
     (axis,) = draw(study, read([store]), "paper").axes
+    assert not axis.containers[1:], "one seed has no error bar"
     assert [patch.get_width() for patch in axis.patches] == [30, 30, 30]
     assert [text.get_text() for text in axis.get_yticklabels()] == [entry.method for entry in study.entries[:3]]
     assert [line.get_xdata()[0] for line in axis.lines] == [entry.published.mean for entry in study.entries[:3]]
+    assert [text.get_text() for text in axis.texts] == ["n = 1"] * 3
+    add_run(study.entries[0], 0.32, "paper", seed=1)
+    (axis,) = draw(study, read([store]), "paper").axes
+    assert len(axis.containers) == 2
+    assert axis.texts[0].get_text() == "n = 2"
+    ((left, right),) = [x[:, 0] for x in axis.containers[1].lines[2][0].get_segments()]
+    assert right - left == pytest.approx(2 * 2**0.5)  # 30 and 32 have the deviation 1.41
 
 
 def test_lines_show_a_sweep_over_its_whole_range(add_run, store):
@@ -99,7 +128,7 @@ def test_scatter_draws_published_accuracies_even_where_nothing_was_run(add_run, 
         (0.0, 48.59),
         (0.0, 22.41),  # so is no mixing
     }
-    assert labels(figure.axes[0]) == ["none", "mixup", "icm", "extra-class", "intra-class"]
+    assert set(labels(figure.axes[0])) == {"none", "mixup (n = 1)", "icm (n = 1)", "extra-class", "intra-class"}
     assert "◇ published\ncifar10, ρ = 100, uniform labels, s-nl, resnet18, 300 epochs" in title(figure)
 
 
@@ -109,6 +138,9 @@ def test_gradients_have_three_panels_per_dataset(add_gradients, store):
     assert [axis.get_title("left").partition(" /")[0] for axis in figure.axes] == ["MSE", "bias²", "variance"]
     assert labels(figure.axes[2]) == ["mixup", "icm"]
     assert list(figure.axes[0].lines[0].get_ydata()) == [0.75]  # relative to |f|²
+    heading = figure.get_suptitle()
+    assert heading.startswith("Gradient MSE, bias² and variance\nprotocol ours, balanced, s-nl")
+    assert heading.endswith("2 seeds; 16 draws")
 
 
 @pytest.mark.parametrize("name", ["main", "clusters", "noise-accuracy", "gradients", "p-values"])

@@ -49,11 +49,11 @@ def test_open_runs_name_the_networks_whose_speed_is_not_known():
 
 def test_open_runs_skip_what_was_run_with_the_wanted_length(add_run, store):
     entry = entry_of("intra", "intra-class")
-    key = RunSettings().config(entry, "ours").hash()[:16]
+    key = RunSettings().config(entry, "plain").hash()[:16]
     assert key in {run.cell.key for run in runs_of()}
-    add_run(entry, 0.4)
+    add_run(entry, 0.4, "plain")
     assert key not in {run.cell.key for run in runs_of(read([store]))}
-    again = RunSettings(epochs=200).config(entry, "ours").hash()[:16]
+    again = RunSettings(epochs=200).config(entry, "plain").hash()[:16]
     assert again in {run.cell.key for run in runs_of(read([store]), epochs=200)}  # another length
 
 
@@ -68,16 +68,38 @@ def test_open_runs_have_settings_of_the_paper_then_first_seeds_then_published_ce
 def test_open_runs_complete_a_comparison_before_they_begin_another(add_run, store):
     where = {"data": "mnist", "tail": 1.0, "loss": "dm", "bias": 10.0}
     for method in ("none", "mixup", "micm"):
-        add_run(entry_of("setup2-mnist", method, **where), 0.5)
+        add_run(entry_of("setup2-mnist", method, **where), 0.5, "plain")
     trained = {encoder_name(run.cell.config) for run in runs_of()}
     first = runs_of(read([store]), cached_encoders=trained)[:3]
     assert entry_of("setup2-mnist", "icm", **where).name in {
-        run.cell.name.removesuffix(" ours seed=0") for run in first
+        run.cell.name.removesuffix(" plain seed=0") for run in first
     }
 
 
+def test_open_runs_have_the_protocol_that_is_nearest_to_the_paper():
+    protocols = {run.study: run.cell.name.split()[-2] for run in runs_of(studies=STUDIES.values())}
+    assert protocols.pop("as-coded") == "paper"
+    assert protocols.pop("augment") == "ours"
+    assert set(protocols.values()) == {"plain"}
+    assert {run.cell.name.split()[-2] for run in runs_of(protocol="ours")} == {"ours"}
+
+
+@pytest.mark.parametrize("protocol", ["ours", "paper"])
+def test_open_runs_begin_with_settings_without_a_run_under_any_protocol(add_run, store, protocol):
+    studies, only = [STUDIES["main"]], {"data": ["mnist"], "mix": ["none", "mixup"]}
+    first = runs_of(studies=studies, only=only)[0]
+    name = first.cell.name.removesuffix(" plain seed=0")
+    (entry,) = [entry for entry in STUDIES["main"].entries if entry.name == name]
+    add_run(entry, 0.5, protocol, epochs=100)  # another protocol, and shorter: but it has a run
+    found = runs_of(read([store]), studies=studies, only=only, seeds=2)
+    assert [run.tried for run in found] == sorted(run.tried for run in found)
+    assert [run.cell.key for run in found if run.tried][:1] == [first.cell.key]
+    assert found[-2].cell.key == first.cell.key, "after the second seeds of settings without a run"
+    assert not any(run.tried for run in runs_of(studies=studies))
+
+
 def test_open_runs_count_an_encoder_that_is_not_cached():
-    (run,) = [r for r in runs_of() if r.study == "main" and r.cell.name == "cifar10 ρ=100 s-nl icm ours seed=0"]
+    (run,) = [r for r in runs_of() if r.study == "main" and r.cell.name == "cifar10 ρ=100 s-nl icm plain seed=0"]
     images = 12_406 * 800
     assert run.encoder_minutes == pytest.approx(plan.MARGIN * plan.PRETRAINING * images / 50_000 / 60)
     found = runs_of(cached_encoders={run.encoder})
@@ -179,4 +201,4 @@ def test_every_study_with_training_has_open_runs(monkeypatch):
     keys = {run.cell.key for run in open_runs(Results(), RunSettings(1), every).runs}
     for study in STUDIES.values():
         for entry in study.entries if study.runner == "training" else ():
-            assert RunSettings().config(entry, study.protocol).hash()[:16] in keys
+            assert RunSettings().config(entry, study.planned).hash()[:16] in keys

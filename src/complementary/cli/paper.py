@@ -19,7 +19,7 @@ from complementary.paper.studies import PROTOCOLS, RUNNERS, STUDIES, Protocol, S
 from complementary.reports import tables
 from complementary.reports.tables import counted
 from complementary.sweeps.grid import Cell
-from complementary.sweeps.results import parse_where
+from complementary.sweeps.results import Damaged, parse_where
 from complementary.sweeps.sweep import SweepFolder, TimeLimit
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # imports torch, which takes seconds
 log = logging.getLogger(__name__)
 
 RUNS, KEPT = Path("runs/paper"), Path("results/paper")
-KEPT_FP32 = Path("results/paper-fp32")  # the same configurations, so they need a folder of their own
 CLUSTERS = Path("results/clusters")  # stored clusters in a checkout of the repository
 USAGE = """usage: cll paper list                  all tables and figures of the paper, by name
        cll paper NAME [options]        run a study, or what is missing of it, then show it
@@ -104,10 +103,10 @@ class RunStudies(Execution):
 class RunFor(Execution):
     """Spend a given time on the most informative open runs of all studies, then stop.
 
-    Published cells come before settings that the paper does not have, first seeds before second ones, and comparisons
-    that need few further runs before others. A run starts only if it is expected to end in time; if runs are faster
-    than estimated, further ones start. The same command continues later. Costs come from the measured speed of stored
-    runs. Datasets that are not in the cache are left out.
+    Settings of the paper come before others; among them, those without a run under any protocol come first, then first
+    seeds, published cells and comparisons that need few further runs. A run starts only if it is expected to end in
+    time; if runs are faster than estimated, further ones start. The same command continues later. Costs come from the
+    measured speed of stored runs. Datasets that are not in the cache are left out.
 
     Examples: cll paper run --minutes 30 --dry-run
               cll paper run main setup3-10 --minutes 10 --where long_tail=100
@@ -120,7 +119,7 @@ class RunFor(Execution):
     where: tuple[str, ...] = ()
     """Only these settings: OPTION=VALUE or OPTION=VALUE,VALUE, such as data=cifar10 long_tail=100."""
     protocol: Protocol | None = None
-    """ours, paper or plain; by default paper for as-coded, else ours."""
+    """ours, paper or plain; by default paper for as-coded, ours for augment, else plain."""
     seeds: int = 3
     """Number of seeds that are wanted of each setting."""
     epochs: int = EPOCHS
@@ -170,7 +169,7 @@ class Reading:
     epochs: int | None = None
     """Only runs of this length; by default, for each setting, the longest ones."""
     skip_damaged: bool = False
-    """Skip damaged files with a warning."""
+    """Skip damaged files, and those of another version, with a warning."""
 
     def places(self) -> list[Path]:
         """The folders."""
@@ -232,9 +231,7 @@ class Page(Reading):
     """Generate the page that says what was run, and which published numbers and claims hold, and its figures."""
 
     out: Path = Path("docs/reproduction.md")
-    """The page; it is replaced. Figures go to the folder paper beside it."""
-    fp32: Path = KEPT_FP32
-    """Runs that were repeated with fp32, if there are any."""
+    """The page; it is replaced, and its folder created. Figures go to the folder paper beside it."""
     check: bool = False
     """Write nothing; fail if the page does not match the results."""
 
@@ -384,7 +381,10 @@ def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
     from complementary.paper import plan
     from complementary.paper.store import RunSettings, read
 
-    known = read([path for path in (options.store, KEPT) if path.exists()])
+    try:
+        known = read([path for path in (options.store, KEPT) if path.exists()])
+    except Damaged as error:
+        raise UserError(f"{error.fact} Move it out of the folder, or name another one.", "store") from None
     for_gpu = options.device != "cpu"
     device = device_name(choose_device(options.device)) if has_gpu or not for_gpu else "a GPU"
     speeds = plan.Speeds.of(known.rows, device)
@@ -424,7 +424,8 @@ def _shown_plan(chosen: "Plan", found: "OpenRuns", speeds: "Speeds", lanes: int)
     for run in chosen.runs:
         pretrained = run.encoder_minutes if run.encoder not in paid else 0.0
         paid.add(run.encoder)
-        rows.append([run.cell.key, run.cell.name, run.study, run.kind, f"{run.minutes:.1f}", f"{pretrained:.1f}"])
+        why = run.kind + ("" if run.tried else ", no run yet")
+        rows.append([run.cell.key, run.cell.name, run.study, why, f"{run.minutes:.1f}", f"{pretrained:.1f}"])
     header = ["key", "run", "study", "why", "minutes", "encoder"]
     taken = {run.cell.key for run in chosen.runs}
     left = [run for run in found.runs if run.cell.key not in taken]
@@ -519,15 +520,15 @@ def export(options: Export) -> None:
 def make_page(options: Page) -> None:
     """Write the page and its figures, or check the page."""
     from complementary.paper import figures, page
-    from complementary.paper.store import read
 
-    exact = read([options.fp32]).rows if options.fp32.exists() else ()
+    if not options.places():
+        raise UserError(f"There are no results here: neither {RUNS} nor {KEPT} exists; name a folder of runs.", "store")
     found, folder = options.read(), options.out.parent / "paper"
     drawn = figures.draw_all(found)
-    text = page.write_page(found, figures.links(drawn, folder, options.out), exact)
+    text = page.write_page(found, figures.links(drawn, folder, options.out))
     if options.check:
         page.check_page(text, options.out)
         return
+    figures.write_all(drawn, folder)  # also creates the folder of the page
     atomic_write(options.out, text)
-    figures.write_all(drawn, folder)
     print(options.out)

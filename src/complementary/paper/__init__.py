@@ -7,6 +7,7 @@
 | `protocols` | from a setting to a configuration, as the text says or as the published code did |
 | `store` | runs of studies: cells of a sweep, stored results, export |
 | `compare` | our numbers beside the published ones; Welch's test; tables |
+| `distances` | how far each protocol is from the published numbers |
 | `claims` | verdicts on the statements |
 | `readings` | which reading of the method gives the published numbers; text against code |
 | `plan` | what to run next in a given time |

@@ -1,5 +1,6 @@
 """Our numbers beside the published ones, Welch's test between methods, and both as tables. Everything in percent."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 from complementary.paper.protocols import COMMON, labels_are_given
 from complementary.paper.published import EPOCHS, RUNS, Published
-from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
+from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Pooled, Results, Runs
 from complementary.paper.studies import NOISE, Entry, Protocol, Study
 from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, counted, show_spread
@@ -157,6 +158,32 @@ def _welch(a: Spread, b: Spread) -> WelchTest:
     return WelchTest(a.mean - b.mean, p, a.count, b.count)
 
 
+def margin(a: Spread, b: Spread, pooled: Pooled | None = None) -> float | None:
+    """Half the 95 % interval of the difference of two means (Welch); ``pooled``: used if one has a single value."""
+    if a.deviation is not None and b.deviation is not None:
+        parts = [(spread.deviation**2 / spread.count, spread.count - 1) for spread in (a, b) if spread.deviation]
+        total = sum(variance for variance, _ in parts)
+        freedom = total**2 / sum(variance**2 / count for variance, count in parts) if parts else 1.0
+    elif pooled is not None:
+        total, freedom = pooled.deviation**2 * (1 / a.count + 1 / b.count), float(pooled.freedom)
+    else:
+        return None
+    return _quantile(freedom) * math.sqrt(total)
+
+
+def margin_of_mean(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval of a mean, from the deviation of the values; None for a single one."""
+    if len(values) < 2:
+        return None
+    return _quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _quantile(freedom: float) -> float:
+    from scipy import stats  # slow to import
+
+    return float(stats.t.ppf(0.975, freedom))
+
+
 # --- captions: what all entries of a table have in common -------------------------------------------------------------
 
 KEYS: dict[str, Callable[[Entry], str]] = {
@@ -207,6 +234,24 @@ def _common_length(found: Sequence[EntryResult]) -> list[str]:
     if len(known) != 1:
         return []
     return [counted(known[0], "epoch") + ("" if known[0] == EPOCHS else f" (the paper: {EPOCHS})")]
+
+
+def conditions(known: Sequence[Runs]) -> str:
+    """How runs were made: ``bf16; 100 or 300 epochs; encoder of 400 epochs; 10 % held out; 1 to 3 seeds``."""
+    rows = [row for runs in known for row in runs.rows]
+    if not rows:
+        return ""
+    seeds = sorted({len(runs.seeds) for runs in known if runs.rows})
+    parts = [" and ".join(sorted({str(row["precision"]) for row in rows if row.get("precision")}))]
+    epochs = sorted({row["epochs"] for row in rows if row["epochs"] is not None})
+    if epochs and epochs != [EPOCHS]:
+        parts.append(" or ".join([*map(str, epochs[:-1]), counted(epochs[-1], "epoch")]))
+    encoders = sorted(set[int]().union(*(runs.encoder_epochs for runs in known)))
+    parts += [f"encoder of {' or '.join(map(str, encoders))} epochs"] * bool(encoders)
+    held = sorted({100 * float(row["holdout"]) for row in rows if row["epochs"] is not None and "target" not in row})
+    parts += [f"{' or '.join(f'{share:g}' for share in held)} % held out"] * bool(held)
+    parts += [(f"{seeds[0]} to " * (len(seeds) > 1)) + counted(seeds[-1], "seed")]
+    return "; ".join(filter(None, parts))
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

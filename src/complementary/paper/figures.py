@@ -11,11 +11,12 @@ from typing import Any
 from complementary.config import MIXED_WITHIN
 from complementary.errors import UserError
 from complementary.files import atomic_write
-from complementary.paper.compare import EntryResult, common, comparable, entry_results, lengths
+from complementary.paper.compare import EntryResult, common, comparable, conditions, entry_results, lengths
 from complementary.paper.published import EPOCHS
 from complementary.paper.store import GRADIENT_METRICS, GRADIENT_SCALE, Results, Runs
 from complementary.paper.studies import NOISE, PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports.figures import COLORS, INK, new_figure, png
+from complementary.reports.tables import Spread, counted
 
 MORE_COLORS = (
     *("#7a5aa6", "#b3485b", "#4a8fa3", "#8c7a2c", "#5b6570", "#c46a9a", "#3f6b3f"),
@@ -44,7 +45,7 @@ def draw(study: Study, results: Results, protocol: Protocol) -> Any:
     found = [each for each in entry_results(study, results, protocol) if each.ours is not None]
     if study.plot == "none" or not comparable(study, found):
         raise _no_figure(study, protocol)
-    if study.plot == "bars" and study.runner == "training":
+    if study.plot in ("bars", "classes"):
         counts = Counter(each.entry.where for each in found)
         found = [each for each in found if counts[each.entry.where] > 1]  # a single bar compares nothing
     return PLOTS[study.plot](study, found, protocol)
@@ -116,14 +117,7 @@ def _deviation(each: EntryResult) -> float:
 
 
 def _bars(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
-    """A group of bars per setting, a bar per method, a mark at the published value.
-
-    A single bar is drawn only if its group is compared with others, as that of an encoder is.
-    """
-    methods_at: dict[Any, int] = {}
-    for each in found:
-        methods_at[each.entry.where] = methods_at.get(each.entry.where, 0) + 1
-    found = [each for each in found if methods_at[each.entry.where] > 1 or each.entry.group]
+    """A group of bars per setting, a bar per method, a mark at the published value."""
     methods = list(dict.fromkeys(each.entry.method for each in found))
     names = list(dict.fromkeys(each.entry.setting.data for each in found))
     split = len({_label(each) for each in found}) > WIDE and len(names) > 1
@@ -145,6 +139,7 @@ def _groups(axis: Any, found: list[EntryResult], methods: list[str]) -> None:
         seen.add(method)
         error = {"yerr": _deviation(each), "ecolor": INK} if _deviation(each) else {}
         axis.bar(x, _mean(each), width * 0.92, color=_color(method, methods), label=label, **error)
+        axis.text(x, 0, str(len(each.runs.seeds)), fontsize=6, color="white", ha="center", va="bottom")
         if number is not None:
             axis.plot([x], [number.mean], "D", color="white", markeredgecolor=INK, markersize=4)
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
@@ -152,19 +147,27 @@ def _groups(axis: Any, found: list[EntryResult], methods: list[str]) -> None:
 
 
 def _classes(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
-    """A panel per setting, a group of bars per class, a bar per method: accuracy at the last epoch."""
+    """A panel per setting, a group of bars per class, a bar per method: accuracy at the last epoch.
+
+    A setting in which no method learned anything about the smallest classes has no panel.
+    """
     panels: dict[str, list[EntryResult]] = {}
     for each in found:
         panels.setdefault(_label(each).replace("\n", ", "), []).append(each)
-    panels = {title: members for title, members in panels.items() if len(members) > 1}
+    panels = {title: members for title, members in panels.items() if any(map(_learned_tail, members))}
+    if not panels:
+        raise _no_figure(study, protocol)
     figure, axes = new_figure(7.5, 2.6 * len(panels), rows=len(panels))
     for axis, (title, members) in zip(axes[:, 0], panels.items(), strict=True):
         methods = [each.entry.method for each in members]
         for i, each in enumerate(members):
             per_run = [json.loads(row["per_class_accuracy_last"]) for row in each.runs.rows]
-            means = [100 * statistics.fmean(values) for values in zip(*per_run, strict=True)]
+            spreads = [Spread.of([100 * value for value in values]) for values in zip(*per_run, strict=True)]
+            means = [spread.mean for spread in spreads]
             places = [k + (i + 0.5) * 0.8 / len(members) - 0.4 for k in range(len(means))]
-            axis.bar(places, means, 0.74 / len(members), color=_color(methods[i], methods), label=methods[i])
+            errors = {"yerr": [spread.deviation for spread in spreads]} if len(per_run) > 1 else {}
+            label = f"{methods[i]} (n = {len(per_run)})"
+            axis.bar(places, means, 0.74 / len(members), color=_color(methods[i], methods), label=label, **errors)
         axis.set_xticks(range(len(means)), [str(k) for k in range(len(means))], fontsize=8)
         axis.set_title(title, fontsize=9, loc="left", color=INK)
         axis.set_ylabel("test accuracy (last epoch), %", fontsize=9, color=INK)
@@ -172,6 +175,11 @@ def _classes(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
     axes[0][0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.suptitle(_title(study, found, protocol, False), fontsize=10, x=0.01, ha="left", color=INK)
     return figure
+
+
+def _learned_tail(each: EntryResult) -> bool:
+    """Whether some example of the last third of the classes was recognized at the last epoch."""
+    return any(value > 0 for value in each.runs.values("tail_accuracy_last"))
 
 
 def _rows(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
@@ -188,6 +196,9 @@ def _rows(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
         axis.set_yticks(range(len(members)), [each.entry.method for each in members], fontsize=8)
         axis.invert_yaxis()
         for place, each in enumerate(members):
+            axis.text(0.5, place, f"n = {len(each.runs.seeds)}", fontsize=6, color="white", va="center")
+            if _deviation(each):
+                axis.errorbar(_mean(each), place, xerr=_deviation(each), ecolor=INK)
             if each.entry.published is not None:
                 axis.plot([each.entry.published.mean], [place], "D", color="white", markeredgecolor=INK, markersize=4)
         axis.set_title(title, fontsize=9, loc="left", color=INK)
@@ -208,7 +219,9 @@ def _lines(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
         ys, errors = [_mean(each) for each in members], [_deviation(each) for each in members]
         mixer = members[0].entry.group if len({each.entry.setting.data for each in found}) == 1 else name
         color = COLORS.get(mixer) or _color(name, list(groups))
-        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=name, color=color)
+        counts = sorted({len(each.runs.seeds) for each in members})
+        label = f"{name} (n = {' to '.join(map(str, counts[:1] + counts[1:][-1:]))})"
+        axis.errorbar(xs, ys, yerr=errors, marker="o", markersize=4, label=label, color=color)
     values = [_value(entry.method) for entry in study.entries]
     margin = 0.05 * (max(values) - min(values))
     axis.set_xlim(min(values) - margin, max(values) + margin)  # the whole sweep, however much of it was run
@@ -235,7 +248,9 @@ def _scatter(study: Study, found: list[EntryResult], protocol: Protocol) -> Any:
         noise = None if each is None else each.runs.spread("oracle_noise_ratio")
         x = None if noise is None else 100 * noise.mean
         if each is not None:
-            axis.plot([x], [_mean(each)], "o", label=label, color=color)
+            label = f"{label} (n = {len(each.runs.seeds)})"
+            error = {"yerr": _deviation(each)} if _deviation(each) else {}
+            axis.errorbar([x], [_mean(each)], fmt="o", label=label, color=color, **error)
         free = entry.setting.mix == "none" or MIXED_WITHIN[entry.setting.mix] == "truth"
         place = entry.noise.mean if entry.noise else 0.0 if free else x
         if entry.published is not None and place is not None:
@@ -261,9 +276,13 @@ def _gradients(study: Study, results: Results, protocol: Protocol) -> Any:
         for axis, (metric, title) in zip(row, GRADIENT_METRICS.items(), strict=True):
             for method in methods:
                 axis.plot(*_curve(runs, method, metric, per_epoch), label=method, color=_color(method, methods))
-            axis.set_title(f"{title} / |f|²; {data}, protocol {protocol}, {n}", fontsize=10, loc="left", color=INK)
+            axis.set_title(f"{title} / |f|²; {data}, {n}", fontsize=10, loc="left", color=INK)
             axis.set_xlabel("epoch", fontsize=9)
     axes[0][-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    rows = [row for each in known.values() for row in each.rows]
+    draws = counted(max(row["draws"] for row in rows), "draw")
+    below = f"protocol {protocol}, balanced, s-nl; {conditions(list(known.values()))}; {draws}"
+    figure.suptitle(f"{study.title}\n{below}", fontsize=10, x=0.01, ha="left", color=INK)
     return figure
 
 
@@ -282,6 +301,8 @@ def _title(study: Study, found: list[EntryResult], protocol: Protocol, marks: bo
     several = f"{' or '.join(map(str, known))} epochs (the paper: {EPOCHS})" if len(known) > 1 else ""
     seeds = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
     below = ", ".join(part for part in (common(found), several, seeds) if part)
+    below += " (number in each bar)" * (study.plot == "bars" and len(counts) > 1)
+    below += "; error bars: standard deviation" * any(map(_deviation, found))
     return f"{study.title}; protocol {protocol}{'; ◇ published' if marks else ''}\n{below}"
 
 

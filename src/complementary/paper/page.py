@@ -1,18 +1,27 @@
 """docs/reproduction.md: what was run, and what it says about each published number and claim; and the status table."""
 
-import itertools
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from complementary.errors import UserError
-from complementary.paper import precision, published
-from complementary.paper.claims import CHECKS, Verdict, judge, own_tables
+from complementary.paper import published
+from complementary.paper.claims import (
+    CHECKS,
+    Verdict,
+    compared,
+    groups_of,
+    judge,
+    mean_of,
+    own_tables,
+    published_there,
+    verdict_on,
+)
 from complementary.paper.compare import (
+    BEST,
     EntryResult,
     common,
     comparable,
+    conditions,
     contrasts,
     entry_results,
     lengths,
@@ -21,14 +30,24 @@ from complementary.paper.compare import (
     tables_of,
     welch_of,
 )
-from complementary.paper.protocols import DIFFERENCES
+from complementary.paper.distances import (
+    NEAR_CHANCE,
+    Distance,
+    baselines,
+    by_dataset,
+    distances,
+    like_for_like,
+    mean_distance,
+    nearest,
+    published_entries,
+)
+from complementary.paper.protocols import CLUSTERED, DIFFERENCES
 from complementary.paper.published import EPOCHS, RUNS
-from complementary.paper.readings import CODE, COMMIT, finding, in_short, readings, readings_table, text_against_code
-from complementary.paper.store import Progress, Results, encoder_epochs, progress
-from complementary.paper.studies import PROTOCOLS, STUDIES, Entry, Protocol, Study
+from complementary.paper.readings import CODE, COMMIT, NEAR, readings, readings_table, text_against_code
+from complementary.paper.store import LEAST_FREEDOM, Progress, Results, Runs, progress
+from complementary.paper.studies import PROTOCOLS, STUDIES, Protocol, Study
 from complementary.reports import tables
 from complementary.reports.tables import Table, counted, show_spread
-from complementary.sweeps.results import Row
 
 Links = Mapping[tuple[str, Protocol], str]  # study and protocol -> the address of a figure
 
@@ -36,9 +55,17 @@ PAPER = "https://openreview.net/forum?id=h9PbmfznWj"
 INTRO = f"""# Reproduction of the paper
 
 This page compares our runs with the numbers and statements of [Intra-Cluster Mixup]({PAPER}) (Mai and Lin, TMLR 2026).
-It is generated from the stored results by `cll paper page`; a number that was not run is blank. Runs follow one of
-three protocols: *ours*, as the text of the paper says, with crop and flip; *paper*, as its published code, with crop
-and flip; and *plain*, the same without crop and flip.
+The paper trains classifiers from *complementary labels*: each label names one class that an example does not belong
+to. Its method *ICM* mixes pairs of examples from the same cluster. The baselines are *none* (no mixing) and *Mixup*.
+Accuracies are those of the best epoch on the test set, as in the paper. The page is generated from the stored results
+by `cll paper page`; a number that was not run is blank.
+
+Runs follow one of three protocols ([details](#words)):
+
+- *plain*: as the published code, without augmentation.
+- *paper*: as the published code, with crop and flip.
+- *ours*: as the text of the paper, but with crop and flip, which the text does not mention, and with 10 % of the labels
+  held out, which the paper does not do.
 """
 WORDS = f"""| word | meaning |
 |---|---|
@@ -48,53 +75,64 @@ WORDS = f"""| word | meaning |
 | extra-class, intra-class | oracles: Mixup with pairs that the true labels allow (no noisy pair; the same class) |
 | same-excluded | Mixup of examples with the same complementary label |
 | new-data, soft-label, hard-label | ICM of images and labels; of labels alone; with both labels in full on one image |
+| λ | the weight of the own image in a mix; the partner has 1 - λ |
+| matched, swapped label weights | the own label has weight λ, like the image (text), or 1 - λ (code) |
+| Adam kept, re-created | one optimizer for the whole training; a new one, without moments, in every epoch (code) |
 | group | what else differs: the network, the encoder, the augmentation |
 | noise ratio | share of mixes in which a label excludes the true class of another member; needs true labels |
+| draws | of a gradient: how often the complementary labels are drawn anew to measure its bias and variance |
 | s-nl, fwd, dm, s-exp | the four complementary losses of the paper |
 | ρ, bias | ratio of the largest to the smallest class; ratio of the biased complementary labels (1: none) |
 | setup 1, 2, 3 | long tail with uniform labels; biased labels; both |
 | best on test | accuracy of the epoch that is best on the test set, as the paper reports: too high, but like for like |
 | last | accuracy of the last epoch |
-| selected | accuracy of the epoch that SCEL selects without true labels, on the 10 % of the labels that are held out |
+| SCEL | a score that needs no true labels: how well a model predicts held-out complementary labels |
+| selected | accuracy of the epoch with the best SCEL |
 | n, (n) | number of seeds |
 | published | mean ± standard deviation of {RUNS} runs of {EPOCHS} epochs |
+| near chance | published accuracy of at most {NEAR_CHANCE:g} times that of guessing, which every method reaches |
 | so far | from fewer seeds, epochs or encoder epochs than published, or from a part of the settings |
-| clearly, level | by more than two standard errors, by less (fewer than three seeds: with a pooled deviation) |
-
-Protocols: *ours* follows the text of the paper, *paper* its published code with augmentation switched on, *plain* with
-augmentation switched off. The text names no augmentation for the main tables; crop and flip in *ours* are our choice.
+| clear | the 95 % interval of the difference (Welch) does not contain 0 |
 
 {DIFFERENCES}
 """
 READINGS_INTRO = f"""The paper gives no address of its code. Code that carries its name is public in a
 [repository of the first author]({CODE}) (commit {COMMIT}, no license); it differs from the text. In it, augmentation is
 a switch, so it is not certain with which settings a published number was made. Runs as in that code, S-NL at
-ρ = 100: best on test (seeds) / published, difference. Bold: within two standard errors. A reading reproduces the paper
-only if all three methods do.
+ρ = 100: best on test (seeds) / published, difference. Bold: at most {NEAR:g} points away. A reading reproduces the
+paper only if all three methods do. {{}}
 """
-NEAR_INTRO = f"""Mean of \\|ours - published\\| over the losses in points, best on test (from the lowest to the highest
-difference, number of losses); with one loss its difference. Only runs of {EPOCHS} epochs.
+NEAR_INTRO = f"""Mean of \\|ours - published\\| in points, best on test (number of settings). Runs of {EPOCHS} epochs
+only. Encoder epochs: of the encoders behind ICM and MICM; published: {CLUSTERED["pretrain_epochs"]}. Last column: by
+how much the last epoch is worse than the best one. Where this is large, a number that is near can be an early peak.
 """
-PEAKS = """The best epoch on the test set can be an early one, after which a run becomes worse. The last epoch is worse
-by, on average: {}. A number that is near can therefore be that of an early peak.
+CODE_INTRO = """Effect: code minus text in points, mean (range, n: pairs of settings that differ only in this). S-NL at
+ρ = 100, best on test. Runs: {}. The effect of the augmentation is crop and flip minus none.
 """
-CODE_INTRO = """Last column: code minus text in points, mean and range over the runs that differ only in this (S-NL at
-ρ = 100, best on test).
+CLAIMS = f"""Each statement of the paper has one verdict. It is that of the protocol that comes nearest to the published
+accuracies without mixing and has runs of it (in this order: {{}}).
+C: central statements; P: statements with a number.
+
+- Differences are those of best on test; ± is half of a 95 % interval.
+- A difference is *clear* if its 95 % interval (Welch) does not contain 0. If a method has one seed, the deviation
+  between seeds is pooled from all settings of the same dataset and network, whatever their protocol, if these have at
+  least {LEAST_FREEDOM} degrees of freedom; otherwise nothing is clear.
+- The interval of a mean over settings comes from the spread between the settings.
+- *Fails* needs several seeds, or several settings, and trainings as long as the published ones.
 """
-SAME_LOSS = f"""With uniform labels the loss of FWD is that of S-NL plus a constant: -log((1 - p) / (K - 1)), where p is
-the probability of the excluded class. Without mixing both must learn the same, except for what the published code adds
-(it counts the matrix from the true labels). Published ({RUNS} runs each) and ours:
+DETAILS = """Rules, and the numbers under all protocols. Proposition 1 counts a term twice; what holds instead, and how
+noise follows from the purity of clusters, is in the [notes](notes/theory.md).
 """
-CLAIMS = """Statements of the paper, judged from its own tables and from our runs. *Clearly* means by more than two
-standard errors; a number that is missed by less than that is undecided. Differences are those of best on test. C:
-central statements; P: statements with a number. Proposition 1 counts a term twice; what holds instead, and how noise
-follows from the purity of clusters, is in the [notes](notes/theory.md).
+SAME_LOSS = f"""With the uniform matrix, the loss of FWD is that of S-NL plus the constant log(K - 1): it is
+-log((1 - p) / (K - 1)), where p is the probability of the excluded class. Both have the same gradient, with mixed
+labels too, because their weights have the sum 1. Under the protocol ours, both therefore learn the same, up to rounding
+and the 1e-6 that S-NL adds to 1 - p. {{}} Under the protocols plain and paper the losses differ: the published code
+counts the matrix of FWD from the true labels, and mixes only the own label.
+
+No mixing, published ({RUNS} runs each) and ours:
 """
 ADD = """To add runs: `cll paper run` spends a given time on the most informative open ones, `cll paper export` copies
 the results, `cll paper page` makes this page again. `cll paper smoke` tries every study without a GPU.
-"""
-PRECISION_INTRO = """Runs on a GPU use bf16. Here the same runs were repeated with fp32 (no TF32), with the same labels,
-initial weights and order of the examples; ± is the standard error of the mean difference.
 """
 TABLES_INTRO = """Tables in the paper's form: **ours (seeds) / published**, best on test, in percent; -: not run, or not
 published. Columns and losses without any run are left out. Figures without a study: Fig. 1 is a drawing of the method;
@@ -102,26 +140,20 @@ Fig. 8 (classes and labels of the setups) is drawn by `cll data show`.
 """
 
 
-def write_page(results: Results, links: Links | None = None, with_fp32: Sequence[Row] = ()) -> str:
-    """The whole page as Markdown.
-
-    Args:
-        results: what was run.
-        links: figures, which are shown under the tables.
-        with_fp32: runs that were repeated with fp32.
-    """
-    parts = [INTRO, "## In short\n", _summary(results), "## Words\n", WORDS]
+def write_page(results: Results, links: Links | None = None) -> str:
+    """The whole page as Markdown; ``links``: figures, which are shown under the tables."""
+    found = distances(results)
+    order = nearest(found)
+    parts = [INTRO, "## In short\n", summary(results, found)]
+    parts += ["## Statements\n", CLAIMS.format(", ".join(order)), *_claims(results, order)]
     parts += ["## Which reading of the method gives the published numbers?\n", _readings(results)]
-    if _differences(results):
-        parts += ["### How near are all runs?\n", NEAR_INTRO, _markdown(_differences_table(results))]
-        parts += [PEAKS.format(_early_peaks(results))]
-    parts += ["### Where text and code differ\n", CODE_INTRO, _markdown(text_against_code(results))]
-    parts += ["## Statements\n", CLAIMS, _claims(results)]
-    parts += ["## Two losses that are the same\n", SAME_LOSS, _same_loss(results)]
-    parts += ["## Tables and figures\n", TABLES_INTRO, *_all_studies(results, links or {})]
+    if found:
+        parts += ["### How near are all runs?\n", NEAR_INTRO, _markdown(by_dataset(found)), _near_chance(found)]
+    parts += ["### Where text and code differ\n", CODE_INTRO.format(_coded(results))]
+    parts += [_markdown(text_against_code(results)), "## Words\n", WORDS]
+    parts += ["## Two losses that are the same\n", SAME_LOSS.format(_identical(results)), _same_loss(results)]
+    parts += ["## Tables and figures\n", TABLES_INTRO, *_all_studies(results, links or {}, order)]
     parts += ["## What was run\n", _overview(results)]
-    if pairs := precision.pairs(results.rows, with_fp32):
-        parts += ["## What bf16 changes\n", PRECISION_INTRO, _markdown(precision.table(pairs))]
     return "\n".join(parts)
 
 
@@ -138,49 +170,99 @@ def _markdown(*made: Table) -> str:
 # --- summary --------------------------------------------------------------------------------------------------------
 
 
-def _summary(results: Results) -> str:
-    """What holds, what fails and what is open, in ten lines."""
-    lines = [_coverage(results)]
-    if text := in_short(readings(results)):
-        lines.append(f"**What augmentation changes**: {text}.")
-    if text := _distances(results):
-        lines.append(
-            f"**Distance from the published numbers by protocol** (mean of \\|ours - published\\| in points, best on "
-            f"test, numbers in parentheses; only runs of {EPOCHS} epochs; each protocol has other settings): {text}."
-            f"{_like_for_like(results)}"
-        )
-    if reproduced := [one for one in readings(results) if one.complete]:
-        names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in reproduced if one.reproduces]
-        lines.append(
-            f"**A reading that reproduces no mixing, Mixup and ICM together**: {'; '.join(names) or 'none so far'}."
-        )
-    verdicts = {(c, p): judge(c, results, p) for c in published.claims() for p in PROTOCOLS}
+def summary(results: Results, found: Sequence[Distance]) -> str:
+    """What holds, what fails and what is open, in about ten lines."""
+    order = nearest(found)
+    lines = [_gain_of_icm(results, order[0]), _gain_of_icm(results, "ours") if order[0] != "ours" else ""]
+    lines += [_baselines(found), _distance_of_icm(found, order[0]), _reproduced(results)]
+    verdicts = {claim: verdict_on(claim, results, order) for claim in published.claims()}
     for word, title in WORDS_OF_VERDICTS.items():
-        if text := _claims_with_verdict(verdicts, word):
-            lines.append(f"**{title}**: {text}.")
-    contradicted = [c for c in published.claims() if own_tables(c).startswith(("fails", "contradicts"))]
-    lines.append(f"**Contradicted by the paper's own tables, or by construction**: {_named(contradicted)}.")
-    unknown = {c for (c, _), verdict in verdicts.items() if verdict is not None}
-    unknown -= {c for (c, _), v in verdicts.items() if v is not None and v.word in WORDS_OF_VERDICTS}
-    lines.append(f"**Not run**: {_named([c for c in published.claims() if c in unknown]) or 'nothing'}.")
-    lines.append("**Not available here**: the labels of CLCIFAR (48 numbers) and the images of KMNIST (56 numbers).")
-    return "\n".join(f"- {line}" for line in lines) + "\n"
+        of_word = [c for c, one in verdicts.items() if one is not None and one[1].word == word]
+        starred = {c: "\\*" for c, one in verdicts.items() if one is not None and one[1].so_far and word != "undecided"}
+        lines.append(f"**{title}**: {_named(of_word, starred)}." if of_word else "")
+    contradicted = [c for c in published.claims() if own_tables(c).startswith(CONTRADICTED)]
+    lines.append(f"**Not supported by the paper's own tables**: {_named(contradicted)}.")
+    return "\n".join(f"- {line}" for line in [*lines, _coverage(results)] if line) + "\n"
 
 
+UNKNOWN = ("not run", "cannot be checked")
+CONTRADICTED = ("fails", "contradicts", "not in every setting", "not clear")
 WORDS_OF_VERDICTS = {
-    "holds": "Holds in our runs",
-    "fails": "Fails in our runs",
-    "undecided": "Undecided, because differences are within two standard errors",
+    "holds": "Statements that hold (\\*: so far)",
+    "fails": "Statements that fail (\\*: so far)",
+    "undecided": "Undecided, for reasons that the next section gives",
+    "not run": "Not run",
+    "cannot be checked": "Cannot be checked here",
 }
+CONDITIONS = {"plain": "without augmentation", "paper": "with crop and flip", "ours": "with crop and flip (ours)"}
 
 
-def _claims_with_verdict(verdicts: Mapping[tuple[str, Protocol], Verdict | None], word: str) -> str:
-    """The claims with this verdict, each with the protocols; a star means so far."""
-    found: dict[str, list[str]] = {}
-    for (claim, protocol), verdict in verdicts.items():
-        if verdict is not None and verdict.word == word:
-            found.setdefault(claim, []).append(protocol + "\\*" * verdict.so_far)
-    return _named(found, {claim: f" ({', '.join(protocols)})" for claim, protocols in found.items()})
+def _gain_of_icm(results: Results, protocol: Protocol) -> str:
+    """In how many settings ICM is better than both baselines, and by how much; '' without runs."""
+    pairs = CHECKS["C1"].options["pairs"]
+    found = compared(pairs, results, protocol)
+    if not found:
+        return ""
+    groups, printed = groups_of(found), published_there(pairs, results, protocol)
+    not_better = [group[0].place for group in groups if min(one.points for one in group) <= 0]
+    but = f" (not in {', '.join(not_better)})" if not_better else ""
+    there = f"; the paper has {printed.points:.1f} in the same settings" if printed else ""
+    mean = mean_of(groups)
+    ends = [mean.points + sign * (mean.margin or 0.0) for sign in (-1, 1)]
+    interval = "" if mean.margin is None else f" (95 % interval over the settings: {ends[0]:.1f} to {ends[1]:.1f})"
+    return (
+        f"**ICM {CONDITIONS[protocol]}** is better than both Mixup and no mixing in {len(groups) - len(not_better)} of "
+        f"{counted(len(groups), 'setting')}{but}. On average it gains {mean.points:.1f} points over "
+        f"them{interval}{there}. Runs: {conditions([each for _, both, _ in found for each in both])}."
+    )
+
+
+def _baselines(found: Sequence[Distance]) -> str:
+    """How far no mixing is from the published numbers under each protocol; '' without runs."""
+    parts = [
+        f"{protocol} {mean_distance(of):.1f} ({counted(len(of), 'setting')})"
+        for protocol, of in baselines(found).items()
+    ]
+    both = like_for_like([one for one in found if one.entry.setting.mix == "none"])
+    return (
+        f"**Runs {CONDITIONS[nearest(found)[0]]} come nearest to the paper**: mean distance from the published "
+        f"accuracies without mixing, in points: {', '.join(parts)}. Two protocols in the same settings: "
+        f"{both or 'not run'}."
+        if parts
+        else ""
+    )
+
+
+def _distance_of_icm(found: Sequence[Distance], protocol: Protocol) -> str:
+    """How far ICM is from the published numbers, by dataset and length of the encoder; '' without runs."""
+    groups: dict[tuple[str, int | None], list[Distance]] = {}
+    for one in found:
+        if (one.protocol, one.entry.setting.mix) == (protocol, "icm"):
+            groups.setdefault((one.entry.setting.data, one.encoder), []).append(one)
+    parts = [
+        f"{data} {mean_distance(of):.1f} ({counted(len(of), 'setting')}, encoder of {epochs} epochs)"
+        for (data, epochs), of in groups.items()
+    ]
+    return (
+        f"**Distance of ICM itself, {CONDITIONS[protocol]}**, in points: {', '.join(parts)}; the paper has encoders of "
+        f"{CLUSTERED['pretrain_epochs']} epochs."
+        if parts
+        else ""
+    )
+
+
+def _reproduced(results: Results) -> str:
+    """Which readings of the method reproduce the paper, and the effect of the label weights; '' without any."""
+    complete = [one for one in readings(results) if one.complete]
+    names = [f"{one.data}, augmentation {one.augmentation}, {one.weights}" for one in complete if one.reproduces]
+    effects = next(row[3:] for row in text_against_code(results).rows if row[0].startswith("label weights"))
+    return (
+        "**Readings of the text and the code that reproduce no mixing, Mixup and ICM together** (within "
+        f"{NEAR:g} points): {'; '.join(names) or 'none so far'}. The code swaps the label weights of ICM; in points, "
+        f"this changes {effects[1]} without augmentation, and {effects[0]} with crop and flip."
+        if complete
+        else ""
+    )
 
 
 def _named(claims: Iterable[str], more: Mapping[str, str] | None = None) -> str:
@@ -189,110 +271,31 @@ def _named(claims: Iterable[str], more: Mapping[str, str] | None = None) -> str:
     return "; ".join(f"{claim} {known[claim].short}{more.get(claim, '')}" for claim in claims)
 
 
-def _published_entries() -> dict[tuple[str, str, float, float, str, str], Entry]:
-    """An entry for each published number of a table."""
-    found = dict[tuple[str, str, float, float, str, str], Entry]()
-    for study in STUDIES.values():
-        for entry in study.entries if study.source.startswith("Table") else ():
-            if entry.published and entry.published.place in published.cells():
-                found.setdefault(entry.published.place, entry)
-    return found
-
-
-@dataclass(frozen=True)
-class _Difference:
-    """How far a setting is from its published number, best on test, in points."""
-
-    protocol: Protocol
-    place: tuple[str, str, float, float, str, str]
-    entry: Entry
-    points: float
-
-
-def _differences(results: Results) -> list[_Difference]:
-    """Of all settings with a published number and runs of full length, by protocol."""
-    found = []
-    for protocol, (place, entry) in itertools.product(PROTOCOLS, _published_entries().items()):
-        assert entry.published is not None
-        runs = results.find(entry.setting, protocol)
-        if runs.epochs == EPOCHS and (ours := runs.spread("accuracy_best_on_test")) is not None:
-            found.append(_Difference(protocol, place, entry, 100 * ours.mean - entry.published.mean))
-    return found
-
-
-def _distances(results: Results) -> str:
-    """How far runs of full length are from the published numbers: ``plain: none 1.2 (13), mixup …; ours: …``."""
-    far: dict[str, dict[str, list[float]]] = {}
-    for one in _differences(results):
-        far.setdefault(one.protocol, {}).setdefault(one.entry.setting.mix, []).append(abs(one.points))
-    text = {
-        protocol: ", ".join(f"{name} {statistics.fmean(values):.1f} ({len(values)})" for name, values in found.items())
-        for protocol, found in far.items()
-    }
-    return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
-
-
-def _like_for_like(results: Results) -> str:
-    """The distances of two protocols on the numbers that have runs under both, as a sentence; '' if there are none."""
-    far: dict[Protocol, dict[tuple[object, ...], float]] = {}
-    for one in _differences(results):
-        far.setdefault(one.protocol, {})[one.place] = abs(one.points)
-    parts = []
-    for a, b in itertools.combinations(far, 2):
-        both = far[a].keys() & far[b].keys()
-        if both:
-            means = [statistics.fmean(far[protocol][place] for place in both) for protocol in (a, b)]
-            parts.append(f"{means[0]:.1f} ({a}) and {means[1]:.1f} ({b}) on {len(both)}")
-    return f" On the numbers that have runs under two protocols: {'; '.join(parts)}." if parts else ""
-
-
-def _differences_table(results: Results) -> Table:
-    """One row per protocol and setup, one column per method: the distance from the published numbers."""
-    groups: dict[tuple[str, str], dict[str, list[_Difference]]] = {}
-    for one in _differences(results):
-        setting = one.entry.setting
-        place = f"{setting.data}, ρ = {setting.tail:g}" + (f", bias {setting.bias:g}" if setting.bias > 1 else "")
-        groups.setdefault((one.protocol, place), {}).setdefault(setting.mix, []).append(one)
-    methods = list(dict.fromkeys(mix for found in groups.values() for mix in found))
-    rows = [[*key, *(_distance_cell(found.get(mix, [])) for mix in methods)] for key, found in groups.items()]
-    return Table("", ["protocol", "setup", *methods], rows, 2)
-
-
-def _distance_cell(found: Sequence[_Difference]) -> str:
-    """``3.4 (-3.2 to +5.0, 4)``, or with one number its difference and loss: ``-7.1 (fwd)``."""
-    if len(found) < 2:
-        return "".join(f"{one.points:+.1f} ({one.entry.setting.loss})" for one in found)
-    points = [one.points for one in found]
-    mean = statistics.fmean(map(abs, points))
-    return f"{mean:.1f} ({min(points):+.1f} to {max(points):+.1f}, {len(points)})"
-
-
-def _early_peaks(results: Results) -> str:
-    """By how much the last epoch is worse than the best one, by method, for each protocol; '' without runs."""
-    lost: dict[Protocol, dict[str, list[float]]] = {}
-    for one in _differences(results):
-        runs = results.find(one.entry.setting, one.protocol)
-        best, last = (runs.spread(name) for name in ("accuracy_best_on_test", "accuracy_last"))
-        if best is not None and last is not None:
-            lost.setdefault(one.protocol, {}).setdefault(one.entry.setting.mix, []).append(
-                100 * (best.mean - last.mean)
-            )
-    text = {
-        protocol: ", ".join(f"{name} {statistics.fmean(values):.1f}" for name, values in found.items())
-        for protocol, found in lost.items()
-    }
-    return "; ".join(f"{protocol}: {text}" for protocol, text in text.items())
+def _near_chance(found: Sequence[Distance]) -> str:
+    """How many compared numbers are near chance, where a small distance means nothing."""
+    trivial = sum(one.trivial for one in found)
+    return (
+        f"{trivial} of {len(found)} compared numbers are near chance (at most {NEAR_CHANCE:g} times the accuracy of "
+        "guessing). Every method reaches them, so that they match trivially; one column leaves them out. Two protocols "
+        f"in the same settings, all methods: {like_for_like(found) or 'not run'}.\n"
+    )
 
 
 def _coverage(results: Results) -> str:
-    """How many published cells have a run under either protocol."""
-    wanted = _published_entries()
+    """How many published cells have a run under some protocol, and which datasets are missing."""
+    wanted = published_entries()
     runs = [[results.find(entry.setting, protocol) for protocol in PROTOCOLS] for entry in wanted.values()]
     started = sum(any(each.rows for each in found) for found in runs)
     complete = sum(any(each.rows and not each.short for each in found) for found in runs)
+    known = {row["data"] for row in results.rows}
+    missing: dict[str, int] = {}
+    for entry in wanted.values():
+        if entry.setting.data not in known:
+            missing[entry.setting.data] = missing.get(entry.setting.data, 0) + 1
+    none = ", ".join(f"{data} ({count} numbers)" for data, count in missing.items())
     return (
-        f"**{started} of the {len(wanted)} published numbers** have a run here, {complete} of them with {RUNS} seeds, "
-        f"{EPOCHS} epochs and an encoder of 800 epochs. \\*: so far, from less than that."
+        f"**Coverage**: {started} of the {len(wanted)} published accuracies have a run here, {complete} of them with "
+        f"{RUNS} seeds, {EPOCHS} epochs and an encoder of {CLUSTERED['pretrain_epochs']} epochs. No run: {none}."
     )
 
 
@@ -303,8 +306,12 @@ def _readings(results: Results) -> str:
     found = readings(results)
     if not found:
         return "Not run yet.\n"
-    text = finding(found)
-    return "\n".join([READINGS_INTRO, _markdown(readings_table(found)), *([f"In short: {text}.\n"] if text else [])])
+    return "\n".join([READINGS_INTRO.format(f"Runs: {_coded(results)}."), _markdown(readings_table(found))])
+
+
+def _coded(results: Results) -> str:
+    """The conditions of the runs of the study as-coded."""
+    return conditions(list(results.of(STUDIES["as-coded"], "paper").values())) or "none yet"
 
 
 # --- theory ---------------------------------------------------------------------------------------------------------
@@ -332,37 +339,62 @@ def _same_loss(results: Results) -> str:
     return _markdown(Table("", header, rows, 2))
 
 
+def _identical(results: Results) -> str:
+    """In how many settings of Fig. 11 all seeds have exactly the same accuracy with both losses, by network."""
+    known = entry_results(STUDIES["models-tail"], results, "ours")
+    values = {(e.entry.setting.loss, e.entry.group, e.entry.method): e.runs.values(BEST) for e in known}
+    parts = []
+    for model in dict.fromkeys(e.entry.group for e in known):
+        pairs = [
+            (v, values["fwd", model, mix]) for (loss, of, mix), v in values.items() if (loss, of) == ("s-nl", model)
+        ]
+        if pairs := [(a, b) for a, b in pairs if a and len(a) == len(b)]:
+            parts.append(f"{sum(a == b for a, b in pairs)} of {len(pairs)} ({model})")
+    return f"In Fig. 11, these pairs of rows have exactly the same accuracies: {', '.join(parts)}." if parts else ""
+
+
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
-def _claims(results: Results) -> str:
-    rows = []
+def _claims(results: Results, order: Sequence[Protocol]) -> list[str]:
+    """The verdicts, and folded the rules and the numbers under all protocols."""
+    rows, details = [], []
     for claim in published.claims().values():
-        verdicts = [judge(claim.id, results, protocol) for protocol in PROTOCOLS]
         unit = "" if claim.unit in ("p", "ratio") else f" {claim.unit}"
         value = "" if claim.value is None else f": {claim.value:g}{unit}"
-        shown = ["" if v is None else f"**{v.text}** {v.evidence}".strip() for v in verdicts]
-        rule = CHECKS[claim.id].rule if claim.id in CHECKS else "a matter of theory"
-        rows.append([claim.id, f"{claim.text}{value} ({claim.where})", own_tables(claim.id), rule, *shown])
-    header = ["", "statement", "its own tables and theory", "holds in our runs if", *PROTOCOLS]
-    return _markdown(Table("", header, rows, len(header)))
+        one = verdict_on(claim.id, results, order)
+        said = "a matter of theory" if one is None else _verdict(*one)
+        rows.append([claim.id, f"{claim.text}{value} ({claim.where})", own_tables(claim.id), said])
+        rule = CHECKS[claim.id].rule if claim.id in CHECKS else ""
+        alike: dict[Verdict, list[str]] = {}
+        for protocol in order:
+            if (verdict := judge(claim.id, results, protocol)) is not None and verdict.word not in UNKNOWN:
+                alike.setdefault(verdict, []).append(protocol)
+        details += [[claim.id, rule, ", ".join(of), f"**{v.text}**: {v.evidence}"] for v, of in alike.items()]
+    made = [_markdown(Table("", ["", "statement", "its own tables and theory", "our runs"], rows, 4))]
+    if details:
+        table = Table("", ["", "holds if", "protocol", "verdict and numbers"], details, 4)
+        made += [DETAILS, _folded("All verdicts and numbers", [table])]
+    return made
+
+
+def _verdict(protocol: Protocol, verdict: Verdict) -> str:
+    if verdict.word in UNKNOWN:
+        return f"{verdict.word}: {verdict.evidence}" if verdict.word != "not run" else "not run"
+    return f"**{verdict.text}** ({protocol}): {verdict.brief or verdict.evidence}"
 
 
 # --- tables and figures ---------------------------------------------------------------------------------------------
 
 
-def _all_studies(results: Results, links: Links) -> list[str]:
-    parts, lonely = [], []
+def _all_studies(results: Results, links: Links, order: Sequence[Protocol]) -> list[str]:
+    """A section for each study and protocol that can be compared, the nearest protocol first."""
+    parts = []
     for study in STUDIES.values():
-        known = {protocol: _runs_of(study, results, protocol) for protocol in study.protocols}
-        shown = [protocol for protocol, found in known.items() if _has_section(study, found, results, protocol)]
-        parts += [_section(study, results, protocol, links) for protocol in shown]
-        counts = [f"{protocol} {len(found)} of {len(study.entries)}" for protocol, found in known.items() if found]
-        if counts and not shown:
-            lonely.append(f"- {study.name} ({study.source}): {study.title}; settings run: {', '.join(counts)}")
-    if lonely:
-        parts.append("### Too few runs for a comparison\n\n" + "\n".join(lonely) + "\n")
-    return parts or ["Nothing was run yet.\n"]
+        for protocol in sorted(study.protocols, key=order.index):
+            if _has_section(study, _runs_of(study, results, protocol), results, protocol):
+                parts.append(_section(study, results, protocol, links))
+    return parts or ["Nothing can be compared yet.\n"]
 
 
 def _runs_of(study: Study, results: Results, protocol: Protocol) -> list[EntryResult]:
@@ -400,10 +432,11 @@ def _section(study: Study, results: Results, protocol: Protocol, links: Links) -
 
 
 def _caption(study: Study, results: Results, protocol: Protocol) -> list[str]:
-    """What all settings have in common, and the note of the study."""
+    """What all settings have in common, the conditions of the runs, and the note of the study."""
+    known = list(results.of(study, protocol).values())
     shared = common(entry_results(study, results, protocol, only_run=True)) if study.runner != "gradients" else ""
-    parts = [f"All: {shared}." if shared else "", study.note]
-    return [text + "\n"] if (text := " ".join(filter(None, parts))) else []
+    parts = [f"All: {shared}." if shared else "", f"Runs: {conditions(known)}.", study.note]
+    return [" ".join(filter(None, parts)) + "\n"]
 
 
 def _cited(study: Study) -> str:
@@ -476,23 +509,13 @@ def _seeds(now: Progress) -> str:
 
 
 def _overview(results: Results) -> str:
-    header = [
-        "study",
-        "in the paper",
-        "published numbers run",
-        *(f"settings run, {protocol}" for protocol in PROTOCOLS),
-    ]
-    rows, waiting = [], []
+    rows = []
     for study in STUDIES.values():
         known = {protocol: progress(study, results, protocol) for protocol in study.protocols}
-        if any(now.started for now in known.values()):
-            cells = [_progress(known[protocol]) if protocol in known else "" for protocol in PROTOCOLS]
-            rows.append([study.name, study.source, _published_run(study, results), *cells])
-        else:
-            waiting.append(_waiting(study))
-    parts = [ADD, _used(results), *([_markdown(Table("", header, rows, 2))] if rows else [])]
-    parts += ["Not run:\n", "\n".join(waiting) + "\n"] if waiting else []
-    return "\n".join(parts) + _origins(results)
+        cells = [f"{known[p].started} of {known[p].settings}" if p in known else "" for p in PROTOCOLS]
+        rows.append([study.name, study.source, study.title, _published_run(study, results), *cells])
+    header = ["study", "in the paper", "title", "published numbers run", *(f"settings run, {p}" for p in PROTOCOLS)]
+    return "\n".join([ADD, _used(results), _markdown(Table("", header, rows, 3))])
 
 
 def _published_run(study: Study, results: Results) -> str:
@@ -503,15 +526,6 @@ def _published_run(study: Study, results: Results) -> str:
     return f"{len(run)} of {len(wanted)}" if wanted else ""
 
 
-def _progress(now: Progress) -> str:
-    """``32 of 160; 0 to 1 seeds; 100 or 300 epochs``."""
-    if not now.started:
-        return f"0 of {now.settings}"
-    epochs = f"{' or '.join(map(str, now.epochs))} epochs" if now.epochs else ""
-    seeds = _seeds(now) + (" seed" if now.seeds == (1, 1) else " seeds")
-    return "; ".join(filter(None, [f"{now.started} of {now.settings}", seeds, epochs]))
-
-
 def _used(results: Results) -> str:
     """What the runs really used: number, device, precision, length, seeds, held-out share, encoders."""
     rows = results.rows
@@ -520,59 +534,5 @@ def _used(results: Results) -> str:
     first = counted(len(rows), "run")
     first += f" on {' and '.join(devices)}: {hours:.1f} hours of training" * bool(devices)
     first += f"; {counted(len(results.noise), 'noise ratio')} counted without training" * bool(results.noise)
-    lines = [f"{first}."]
-    if rows:
-        kinds = _numbers(rows, lambda row: row.get("precision") or "not recorded")
-        lines.append(f"- Precision: {kinds}; what bf16 changes is measured in the [notes](notes/speed.md).")
-        lines.append(f"- Epochs: {_numbers(rows, lambda row: row['epochs'])} (published: {EPOCHS}).")
-        lines.append(f"- Seeds: {_numbers(rows, _seed)} (published: {RUNS} runs each).")
-        lines.append(f"- Labels held out for the selection of an epoch: {_numbers(rows, _held_out)}.")
-        clustered = [row for row in rows if row["mix"] in ("icm", "micm")]
-        if clustered:
-            lines.append(
-                f"- Epochs of the encoder behind ICM and MICM: {_numbers(clustered, _encoder)} (published: 800)."
-            )
-    return "\n".join(lines[:1] + [""] * (len(lines) > 1) + lines[1:]) + "\n"
-
-
-def _seed(row: Row) -> str:
-    return f"seed {row['seed']}"
-
-
-def _held_out(row: Row) -> str:
-    return f"{100 * float(row['holdout']):g} %"
-
-
-def _encoder(row: Row) -> str:
-    epochs = encoder_epochs(row)
-    return "not known" if epochs is None else str(epochs)
-
-
-def _numbers(rows: Sequence[Row], read: Callable[[Row], object]) -> str:
-    """The values of the rows, each with its number of runs: ``100 (16 runs), 300 (145 runs)``."""
-    values = sorted(map(read, rows), key=lambda value: (isinstance(value, str), value))
-    return ", ".join(f"{value} ({counted(len(list(group)), 'run')})" for value, group in itertools.groupby(values))
-
-
-def _waiting(study: Study) -> str:
-    published_ = f", {counted(len(study.published), 'published number')}" if study.published else ""
-    return f"- {study.name} ({study.source}): {study.title}; {counted(len(study.entries), 'setting')}{published_}"
-
-
-def _origins(results: Results) -> str:
-    """Where the clusters came from."""
-    origins: dict[str, list[int]] = {}
-    for place, rows in enumerate((results.rows, results.noise)):
-        for row in rows:
-            if row["mix"] in ("icm", "micm"):
-                epochs = encoder_epochs(row)
-                length = "" if epochs is None else f", encoder of {epochs} epochs"
-                name = row["encoder"] if row["assignments"] is None else f"`{row['assignments']}`"
-                origins.setdefault(f"{name}{length}", [0, 0])[place] += 1
-    if not origins:
-        return ""
-    lines = []
-    for name, counts in sorted(origins.items()):
-        uses = [counted(n, what) for n, what in zip(counts, ("run", "noise ratio"), strict=True) if n]
-        lines.append(f"- {name} ({', '.join(uses)})")
-    return "\nClusters:\n\n" + "\n".join(lines) + "\n"
+    more = f" {conditions([Runs(tuple(rows))])}." if rows else ""
+    return f"{first}.{more} What bf16 changes is measured in the [notes](notes/speed.md).\n"

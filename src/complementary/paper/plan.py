@@ -1,7 +1,8 @@
 """What to run next in a given time: the open runs of all studies, the most informative first, with their costs.
 
-Order: settings of the paper before others; first seeds before second ones; published cells of a table before figures;
-comparisons that need no encoder and the fewest further runs; then those with the fewest minutes per published cell.
+Order: settings of the paper before others; settings without a run under any protocol; first seeds before second ones;
+published cells of a table before figures; comparisons that need no encoder and the fewest further runs; then those with
+the fewest minutes per published cell.
 
 Costs come from the measured speed of stored runs with the same network, if possible on the same device and under the
 same protocol. A run whose encoder is neither stored nor cached also costs the pretraining, which later runs share. The
@@ -19,7 +20,7 @@ from complementary.data import cache
 from complementary.data.selection import count_examples
 from complementary.encoders.spec import EncoderSpec
 from complementary.paper.store import Results, RunSettings, matches
-from complementary.paper.studies import STUDIES, Entry, Protocol, Study
+from complementary.paper.studies import PROTOCOLS, STUDIES, Entry, Protocol, Study
 from complementary.sweeps.grid import Cell
 from complementary.sweeps.results import Row
 
@@ -45,6 +46,8 @@ class OpenRun:
     """What identifies an encoder that must be pretrained first; '' if none."""
     encoder_minutes: float
     """Of its pretraining; infinite if the speed of one is not known on this device."""
+    tried: bool = False
+    """Whether its setting has a run, under any protocol."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +146,16 @@ def open_runs(
         results: what was run.
         settings: seeds and epochs that are wanted, and stored clusters.
         speeds: for the costs.
-        protocol: None: that of each study.
+        protocol: None: what `Study.planned` says.
         cached_encoders: see `encoder_name`.
         studies: None: all.
         only: only these settings: option -> values, all of which must match.
     """
     found: dict[str, tuple[tuple[object, ...], OpenRun]] = {}
     root, here, missing_data, unmeasured = cache.cache_root(), dict[str, bool](), dict[str, None](), dict[str, None]()
-    cached, costs = set(cached_encoders), _Costs(settings, speeds)
+    cached = set(cached_encoders)
     for study in STUDIES.values() if studies is None else studies:
-        chosen = protocol or study.protocol
+        chosen = protocol or study.planned
         groups: dict[tuple[object, ...], list[Entry]] = {}
         for entry in study.entries if study.runner == "training" else ():
             data = entry.setting.data
@@ -166,12 +169,14 @@ def open_runs(
         for seed in range(settings.seeds):
             for where, entries in groups.items():
                 lacking = [e for e in entries if not (seed in known[e].seeds and known[e].epochs == settings.epochs)]
-                prices = [costs.of(entry, chosen, seed) for entry in lacking]
+                configs = [settings.config(entry, chosen, seed) for entry in lacking]
+                prices = [(config, speeds.minutes(config)) for config in configs]
                 total = sum(minutes for _, minutes in prices if minutes is not None)
                 kinds = [_kind(study, entry) for entry in lacking]
+                tried = [any(results.find(e.setting, one).rows for one in PROTOCOLS) for e in lacking]
                 per_number = total / max(1, kinds.count(0))
                 untrained = {name for config, _ in prices if (name := encoder_name(config))} - cached
-                for entry, kind, (config, minutes) in zip(lacking, kinds, prices, strict=True):
+                for entry, kind, again, (config, minutes) in zip(lacking, kinds, tried, prices, strict=True):
                     if minutes is None:
                         unmeasured.setdefault(config.network.model)
                         continue
@@ -180,13 +185,15 @@ def open_runs(
                         Cell(config, f"{entry.name} {chosen} seed={seed}"),
                         study.name,
                         KINDS[kind],
-                        f"{study.name} {where} {chosen} {seed}",
+                        f"{study.name} {where} {chosen} {seed} {again}",
                         minutes,
                         encoder if encoder in untrained else "",
                         speeds.pretraining(config) if encoder in untrained else 0.0,
+                        again,
                     )
                     order = (
                         kind == NOT_IN_PAPER,
+                        again,
                         seed,
                         kind,
                         len(untrained),
@@ -199,16 +206,6 @@ def open_runs(
                         found[run.cell.key] = order, run
     ordered = sorted(found.values(), key=lambda pair: pair[0])
     return OpenRuns(tuple(run for _, run in ordered), tuple(missing_data), tuple(unmeasured))
-
-
-@dataclass
-class _Costs:
-    settings: RunSettings
-    speeds: Speeds
-
-    def of(self, entry: Entry, protocol: Protocol, seed: int) -> tuple[Config, float | None]:
-        config = self.settings.config(entry, protocol, seed)
-        return config, self.speeds.minutes(config)
 
 
 def _kind(study: Study, entry: Entry) -> int:

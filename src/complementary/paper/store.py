@@ -24,9 +24,19 @@ from complementary.paper.protocols import CLUSTERED, COMMON, config_of, with_ass
 from complementary.paper.studies import Entry, Protocol, Setting, Study
 from complementary.reports.tables import Spread, counted
 from complementary.sweeps.grid import Cell
-from complementary.sweeps.results import OPTIONS, Damaged, Row, read_result, read_results, show
+from complementary.sweeps.results import (
+    OPTIONS,
+    Damaged,
+    NotAResult,
+    OtherVersion,
+    Row,
+    read_result,
+    read_results,
+    show,
+)
 
 GRADIENT_METRICS = {"oracle_mse": "MSE", "oracle_bias_squared": "bias²", "oracle_variance": "variance"}
+LEAST_FREEDOM = 4  # degrees of freedom of a pooled deviation
 GRADIENT_SCALE = "oracle_target_squared"  # |f|², by which the others are divided to be comparable
 
 # --- cells ----------------------------------------------------------------------------------------------------------
@@ -128,15 +138,38 @@ class Runs:
         """What is less than behind the published numbers: seeds, epochs, epochs of the encoder; [] if nothing is."""
         if not self.rows:
             return []
-        pretrained = [epochs for row in self.rows if (epochs := encoder_epochs(row)) is not None]
-        few = [counted(len(self.seeds), "seed")] * (len(self.seeds) < published.RUNS)
-        few += [f"{self.epochs} epochs"] * (self.epochs is not None and self.epochs < published.EPOCHS)
-        least = min(pretrained, default=CLUSTERED["pretrain_epochs"])
+        return [counted(len(self.seeds), "seed")] * (len(self.seeds) < published.RUNS) + self.shorter
+
+    @property
+    def shorter(self) -> list[str]:
+        """The same without the seeds: trainings that are shorter than the published ones."""
+        few = [counted(self.epochs, "epoch")] if self.epochs and self.epochs < published.EPOCHS else []
+        least = min(self.encoder_epochs, default=CLUSTERED["pretrain_epochs"])
         return few + [f"encoder of {least} epochs"] * (least < CLUSTERED["pretrain_epochs"])
+
+    @property
+    def encoder_epochs(self) -> set[int]:
+        """The lengths of the encoders behind the clusters, as far as they are known."""
+        return {epochs for row in self.rows if (epochs := encoder_epochs(row)) is not None}
 
     def measurements(self) -> list[dict[str, Any]]:
         """All measurements of gradients, one for each step and method."""
         return [measured for row in self.rows for measured in json.loads(row["gradients"])]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A deviation between seeds that belongs to a dataset and a network, not to one setting; a fraction."""
+
+    deviation: float
+    freedom: int
+    data: str
+    model: str
+
+    @property
+    def origin(self) -> str:
+        """For display: ``cifar10, resnet18: 1.13 points, 10 degrees of freedom``."""
+        return f"{self.data}, {self.model}: {100 * self.deviation:.2f} points, {self.freedom} degrees of freedom"
 
 
 @dataclass(frozen=True)
@@ -152,7 +185,7 @@ class Results:
     """Messages about damaged files."""
     _known: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
     _noise: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
-    _deviations: dict[tuple[str, str], float] = field(default_factory=dict, repr=False, compare=False)
+    _pooled: dict[tuple[str, str, str], Pooled | None] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for rows, known in ((self.rows, self._known), (self.noise, self._noise)):
@@ -173,23 +206,24 @@ class Results:
         _, best = max(kinds.items(), key=lambda kind: (kind[0][0], len(kind[1])), default=(None, {}))
         return Runs(tuple(best[seed] for seed in sorted(best)))
 
-    def seed_deviation(self, metric: str, model: str) -> float:
-        """Standard deviation of a metric between seeds, pooled over the settings of a network with several seeds.
+    def pooled(self, metric: str, data: str, model: str) -> Pooled | None:
+        """Deviation of a metric between seeds, pooled over all settings of a network on a dataset with several seeds.
 
-        A fraction. If no setting has several seeds, one point is assumed.
+        None if it has less than `LEAST_FREEDOM` degrees of freedom.
         """
-        key = (metric, model)
-        if key not in self._deviations:
+        key = (metric, data, model)
+        if key not in self._pooled:
             groups: dict[tuple[Any, ...], list[float]] = {}
             for name, rows in self._known.items():
                 for row in rows:
-                    if row.get(metric) is not None and row["model"] == model:
+                    if row.get(metric) is not None and (row["data"], row["model"]) == (data, model):
                         groups.setdefault((name, row["epochs"], *_origin(row)), []).append(float(row[metric]))
             several = [values for values in groups.values() if len(values) > 1]
             freedom = sum(len(values) - 1 for values in several)
             squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-            self._deviations[key] = math.sqrt(squares / freedom) if freedom else 0.01
-        return self._deviations[key]
+            enough = freedom >= LEAST_FREEDOM
+            self._pooled[key] = Pooled(math.sqrt(squares / freedom), freedom, data, model) if enough else None
+        return self._pooled[key]
 
     def find_noise(self, setting: Setting, protocol: Protocol) -> Runs:
         """The noise ratios of a setting, one for each seed: counted alone, or by the longest training run.
@@ -257,7 +291,6 @@ class Progress:
     wanted: int
     seeds: tuple[int, int]
     """Smallest and largest number of seeds of a setting."""
-    epochs: tuple[int, ...]
     minutes: float
 
 
@@ -272,7 +305,6 @@ def progress(study: Study, results: Results, protocol: Protocol, seeds: int | No
         runs=sum(min(count, wanted) for count in counts),
         wanted=len(counts) * wanted,
         seeds=(min(counts), max(counts)),
-        epochs=tuple(sorted({runs.epochs for runs in known.values() if runs.epochs})),
         minutes=sum(row.get("train_seconds") or row.get("seconds") or 0.0 for row in rows.values()) / 60,
     )
 
@@ -288,6 +320,8 @@ def read(stores: Sequence[Path], epochs: int | None = None, skip_damaged: bool =
         epochs: Only trainings of this length.
         skip_damaged: Skip damaged files instead of raising `Damaged`.
     """
+    for store in stores:
+        _check_store(store)
     trained = read_results(stores, skip_damaged)
     skipped, rows = list(trained.skipped), dict[str, dict[str, Row]](noise={}, gradients={})
     for kind, found in rows.items():
@@ -301,6 +335,27 @@ def read(stores: Sequence[Path], epochs: int | None = None, skip_damaged: bool =
                 skipped.append(error.fact)
     noise, gradients = (tuple(found.values()) for found in rows.values())
     return Results(tuple(trained.rows), noise, gradients, epochs, tuple(dict.fromkeys(skipped)))
+
+
+def _check_store(store: Path) -> None:
+    """Raise if a folder has files, but neither a sweep, nor a result, nor a measurement: it belongs to other code."""
+    if not store.is_dir() or (store / "sweep.json").exists() or (store / "runs").is_dir():
+        return
+    files = [path for path in sorted(store.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    for path in files:
+        try:
+            if path.suffix == ".json" and (path.name.startswith(("noise-", "gradients-")) or read_result(path)):
+                return
+        except Damaged:
+            return  # a result; what is wrong with it is said when it is read
+        except NotAResult:
+            continue
+    if files:
+        raise UserError(
+            f"The folder {store} holds {counted(len(files), 'file')}, such as {files[0].relative_to(store)}, but no "
+            "result of this package; name a folder that cll paper or cll paper export wrote.",
+            "store",
+        )
 
 
 def measurement_files(stores: Sequence[Path], kind: str) -> list[Path]:
@@ -337,7 +392,11 @@ def _read_measurement(path: Path) -> tuple[dict[str, Any], Config]:
                 )
         nested = content["config"]
         inner = {name: value for part in nested.values() if isinstance(part, dict) for name, value in part.items()}
+        if unknown := set(inner) - set(OPTIONS):
+            raise OtherVersion(path, unknown)
         return content, Config.stored(**inner, seed=nested["seed"])
+    except Damaged:
+        raise
     except LookupError as error:
         raise Damaged(path, f"it has no {error.args[0]}") from None
     except (ValueError, TypeError, AttributeError) as error:

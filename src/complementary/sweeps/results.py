@@ -38,6 +38,17 @@ class Damaged(UserError):
         super().__init__(f"{self.fact} Restore it, delete it, or skip damaged files.", "skip_damaged")
 
 
+class OtherVersion(Damaged):
+    """A complete result file whose configuration has options that this version does not know."""
+
+    def __init__(self, path: Path, options: Iterable[str]) -> None:
+        named = ", ".join(sorted(options))
+        self.fact = f"{path} was written by another version: this one has no option {named}."
+        UserError.__init__(
+            self, f"{self.fact} Read it with that version, run it again, or skip such files.", "skip_damaged"
+        )
+
+
 class NotAResult(UserError):
     """A JSON file that is valid, but not the result of a training run."""
 
@@ -117,6 +128,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
     Raises:
         Damaged: It is not complete JSON, or its configuration does not match its hash.
+        OtherVersion: Its configuration has unknown options.
         NotAResult: It is JSON of another kind.
     """
     return _read(path)[0]
@@ -160,10 +172,12 @@ def _checked_config(path: Path, content: dict[str, Any]) -> Config:
     options = dict[str, Any]()
     for name, value in content["config"].items():
         options |= value if isinstance(value, dict) else {name: value}
+    if unknown := set(options) - set(OPTIONS):
+        raise OtherVersion(path, unknown)
     try:
         config = Config.stored(**options)
     except (UserError, TypeError) as error:
-        raise Damaged(path, f"its configuration cannot be read by this version ({str(error).rstrip('.')})") from None
+        raise Damaged(path, f"its configuration is not valid ({str(error).rstrip('.')})") from None
     complete = set(OPTIONS) <= set(options)  # otherwise an earlier version wrote it, and the hash was another
     if complete and content["config_hash"] != config.hash():
         raise Damaged(path, "its config_hash does not match its configuration")
