@@ -259,16 +259,16 @@ def test_noise_removed_is_compared_between_simple_and_complex_datasets(add_noise
 
 def test_gradients_need_several_seeds_and_a_whole_training(add_gradients, store):
     add_gradients("mnist", steps=3, icm=0.9, epochs=1)
-    assert verdict("C13", store).because == "it rests on 1 seed and 1 epoch of training"
+    assert verdict("C13", store).text == "undecided because it rests on 1 seed and 1 epoch of training"
     assert "mnist MSE 0.6757 against 0.75" in verdict("C13", store).evidence
     for seed in range(3):
         add_gradients("mnist", steps=3, icm=0.9 + seed / 100, epochs=1, seed=seed)
-    assert verdict("C13", store).because == "it rests on 1 epoch of training"
+    assert verdict("C13", store).text == "undecided because it rests on 1 epoch of training"
     for path in store.glob("gradients-*"):
         path.unlink()
     for seed in range(2):
         add_gradients("mnist", steps=3, icm=0.5, seed=seed)
-    assert verdict("C13", store).because == "it rests on 2 seeds"
+    assert verdict("C13", store).text == "undecided because it rests on 2 seeds"
     for seed in range(3):
         add_gradients("mnist", steps=3, icm=0.9 + seed / 100, seed=seed)
     assert verdict("C13", store).text == "holds"
