@@ -72,15 +72,15 @@ def estimate(probabilities: Tensor, excluded: Tensor, transition: Tensor) -> Pri
     if raw is None:
         return Prior(_normalize(found), torch.full((len(found),), float("nan")))
     equal = torch.full_like(raw, 1 / len(raw))
-    beliefs = (found.clamp_min(1e-9) / equal) ** _evidence(raw - equal, covariance)
-    beliefs = beliefs / beliefs.sum()
+    shrunk = (found.clamp_min(1e-9) / equal) ** _evidence(raw - equal, covariance)
+    shrunk = shrunk / shrunk.sum()
     noise = covariance.diagonal().clamp_min(1e-12)
-    distance, size = (raw - beliefs).square().sum(), beliefs.square()
-    bias = distance * _evidence(raw - beliefs, covariance) * size / size.sum()  # squared
+    distance, size = (raw - shrunk).square().sum(), shrunk.square()
+    bias = distance * _evidence(raw - shrunk, covariance) * size / size.sum()  # squared
     weight = bias / (noise + bias)  # of the unbiased estimate
-    share = (1 - weight) * beliefs + weight * raw
-    chance = (2 * covariance.square().sum()).sqrt()  # standard deviation of the distance of an unbiased `beliefs`
-    possible = ((distance - noise.sum()).clamp_min(0) + chance) * size / size.sum() + (found - beliefs).square()
+    share = (1 - weight) * shrunk + weight * raw
+    chance = (2 * covariance.square().sum()).sqrt()  # standard deviation of the distance of an unbiased `shrunk`
+    possible = ((distance - noise.sum()).clamp_min(0) + chance) * size / size.sum() + (found - shrunk).square()
     error = (1 - weight).square() * torch.minimum(possible, noise) + weight.square() * noise
     lost = share < FLOOR / len(share)  # the classifier never predicts the class, so its predictions say nothing
     return Prior(_normalize(share), torch.where(lost, noise, error).sqrt().float())

@@ -73,8 +73,8 @@ def test_fit_discriminant_is_that_of_scikit_learn(classes, features, seed):
     assert np.allclose(found, wanted.predict_proba(x), atol=2e-3)
 
 
-def test_fit_discriminant_with_beliefs_is_that_of_weighted_copies():
-    """An example with beliefs .75 and .25 counts as three examples of one class and one of the other."""
+def test_fit_discriminant_with_soft_labels_is_that_of_weighted_copies():
+    """An example with soft labels .75 and .25 counts as three examples of one class and one of the other."""
     random = np.random.default_rng(0)
     x, quarters = torch.from_numpy(random.normal(0, 1, (400, 3))), torch.from_numpy(random.integers(0, 5, 400))
     soft = fit_discriminant(x, torch.stack([quarters / 4, 1 - quarters / 4], 1))

@@ -14,7 +14,7 @@ from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.rng import generator
 from complementary.training import predict
-from complementary.training.neighbors import neighbor_counts
+from complementary.training.evidence import neighbor_counts
 from complementary.training.plnl import (
     NO_GUESS,
     RECORDED,

@@ -14,38 +14,34 @@ from hypothesis import strategies as st
 from complementary import ComplementaryClassifier, data, files, networks, transitions
 from complementary.augment.crop import normalize
 from complementary.config import Config
-from complementary.encoders.backbone import build_backbone, describe, load_weights
+from complementary.encoders.backbone import build_backbone, describe
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import address
 from complementary.training import predict, self_training
 from complementary.training import run as runner
-from complementary.training.neighbors import cluster_evidence, neighbor_evidence
+from complementary.training.evidence import cluster_evidence, log_likelihood, neighbor_evidence
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import (
     HIGHEST_FACTOR,
-    NEW_MLP_LR,
     SelfTrainer,
     alignment_factors,
-    beliefs,
-    highest_mlp_lr,
-    log_likelihood,
     pseudo_label_loss,
+    pseudo_labels,
     search_epochs,
-    suitable_lr,
 )
 
 ALL = Config.of(inputs="features", encoder="random", mix="none", epochs=2, batch=128, self_training=2)
 SELF_TRAINING = ALL.with_(head=36, batch=32)  # 36 images of each class
 
 
-# --- beliefs --------------------------------------------------------------------------------------
+# --- pseudo-labels --------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
 @given(st.integers(2, 6), st.integers(1, 3), st.floats(0.2, 1), st.integers(0, 10_000))
-def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature, seed):
+def test_pseudo_labels_are_bayes_rule_aligned_and_sharpened(classes, most, temperature, seed):
     random = np.random.default_rng(seed)
     matrix = random.dirichlet(np.ones(classes), classes)
     predicted = random.dirichlet(np.ones(classes), 5)
@@ -53,8 +49,8 @@ def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature
     alignment, prior = random.uniform(0.5, 2, classes), random.dirichlet(np.ones(classes)) + 0.01
     likelihood = log_likelihood(torch.from_numpy(excluded), torch.from_numpy(matrix))
     factors = (torch.from_numpy(part).float() for part in (alignment, np.log(prior)))
-    found, posterior = beliefs(temperature, torch.from_numpy(predicted).float(), likelihood, *factors)
-    for row, labels, belief, before in zip(predicted, excluded, found, posterior, strict=True):
+    found, posterior = pseudo_labels(temperature, torch.from_numpy(predicted).float(), likelihood, *factors)
+    for row, labels, soft, before in zip(predicted, excluded, found, posterior, strict=True):
         joint = np.array(
             [
                 max(row[y], 1e-6) * np.prod([max(matrix[y, k], 1e-12) for k in np.flatnonzero(labels)])
@@ -63,20 +59,22 @@ def test_beliefs_are_bayes_rule_aligned_and_sharpened(classes, most, temperature
         )
         slow = prior * (joint * alignment / prior) ** (1 / temperature)
         torch.testing.assert_close(before.double(), torch.tensor(joint / joint.sum()), rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(belief.double(), torch.tensor(slow / slow.sum()), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(soft.double(), torch.tensor(slow / slow.sum()), rtol=1e-3, atol=1e-5)
 
 
-def test_belief_in_an_excluded_class_is_zero():
+def test_pseudo_label_of_an_excluded_class_is_zero():
     predicted = torch.tensor([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
     excluded = torch.tensor([[1, 0, 0], [1, 0, 0]], dtype=torch.uint8)
-    found, _ = beliefs(1.0, predicted, log_likelihood(excluded, transitions.uniform(3)), torch.ones(3), torch.zeros(3))
+    found, _ = pseudo_labels(
+        1.0, predicted, log_likelihood(excluded, transitions.uniform(3)), torch.ones(3), torch.zeros(3)
+    )
     torch.testing.assert_close(found[0], torch.tensor([0.0, 2 / 3, 1 / 3]), atol=1e-5, rtol=0)
     torch.testing.assert_close(found[1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
 
 
 def test_yes_answers_leave_one_class():
     excluded = 1 - torch.eye(4, dtype=torch.uint8)
-    found, _ = beliefs(
+    found, _ = pseudo_labels(
         1.0, torch.full((4, 4), 0.25), log_likelihood(excluded, transitions.uniform(4)), torch.ones(4), torch.zeros(4)
     )
     torch.testing.assert_close(found, torch.eye(4), atol=1e-5, rtol=0)
@@ -87,15 +85,15 @@ def test_pseudo_label_loss_adds_the_cross_entropy_of_adjusted_logits(name):
     random = torch.Generator().manual_seed(0)
     logits, prior = torch.randn(6, 4, generator=random), torch.tensor([0.4, 0.3, 0.2, 0.1])
     excluded = torch.eye(4)[torch.randint(4, (6,), generator=random)]
-    belief, matrix = torch.rand(6, 4, generator=random).softmax(1), transitions.uniform(4)
-    found = pseudo_label_loss(LOSSES[name], logits, torch.cat([excluded, belief], 1), prior.log(), matrix)
-    usual = torch.nn.functional.cross_entropy(logits + prior.log(), belief, reduction="none")
+    soft, matrix = torch.rand(6, 4, generator=random).softmax(1), transitions.uniform(4)
+    found = pseudo_label_loss(LOSSES[name], logits, torch.cat([excluded, soft], 1), prior.log(), matrix)
+    usual = torch.nn.functional.cross_entropy(logits + prior.log(), soft, reduction="none")
     torch.testing.assert_close(found, LOSSES[name](logits + prior.log(), excluded, matrix) + usual)
 
 
 @pytest.mark.parametrize("highest", [HIGHEST_FACTOR, math.inf], ids=["limit", "no limit"])
 def test_share_of_a_lost_class_is_not_spread_over_the_largest_class(highest):
-    """All examples of the third class are taken for the second one; an ideal network predicts its beliefs."""
+    """All examples of the third class are taken for the second one; an ideal network predicts its pseudo-labels."""
     prior = torch.tensor([0.9, 0.095, 0.005])
     remembered = torch.tensor([[0.999, 0.0005, 0.0005], [0.0005, 0.999, 0.0005]]).repeat_interleave(
         torch.tensor([900, 100]), 0
@@ -103,7 +101,7 @@ def test_share_of_a_lost_class_is_not_spread_over_the_largest_class(highest):
     for _ in range(200):
         posterior = remembered / remembered.sum(1, keepdim=True)
         factors = alignment_factors(prior, posterior.mean(0), highest)
-        remembered, _ = beliefs(0.5, posterior, torch.zeros(1000, 3), factors, prior.log())
+        remembered, _ = pseudo_labels(0.5, posterior, torch.zeros(1000, 3), factors, prior.log())
     evidence = remembered[0] / prior  # what a classifier of a balanced population compares
     if highest == math.inf:
         assert evidence[2] > 0.9 * evidence[0], "the failure that the limit prevents"
@@ -117,25 +115,6 @@ def test_only_a_balanced_population_has_a_limit_of_the_alignment():
     for loop, wanted in ((uniform, 10.0), (balanced, HIGHEST_FACTOR)):
         loop.mean_posterior.copy_(loop.prior * torch.tensor([0.1, *[1.1] * 9]))
         torch.testing.assert_close(loop.alignment(), torch.tensor([wanted, *[1 / 1.1] * 9]))
-
-
-def test_suitable_learning_rate_follows_the_norm_of_the_filters():
-    network = networks.build("cnn", (3, 32, 32), 10)
-    assert suitable_lr(network) == pytest.approx(0.03), "the filters of a new network are large"
-    with torch.no_grad():
-        for conv in network.convs:
-            conv.weight.mul_((0.015 / conv.weight.square().flatten(1).sum(1)).sqrt()[:, None, None, None])
-    assert suitable_lr(network) == pytest.approx(0.4 * 0.015, rel=1e-5)
-    assert suitable_lr(networks.build("mlp", (4,), 3)) == 0.03
-
-
-def test_highest_learning_rate_of_an_mlp_falls_with_its_inputs_and_leaves_measured_settings_alone():
-    wide, narrow = (networks.build("mlp", (features,), 3) for features in (6000, 512))
-    assert highest_mlp_lr(wide, 16) == pytest.approx(highest_mlp_lr(narrow, 16) * 512 / 6000)
-    assert highest_mlp_lr(narrow, 512) > NEW_MLP_LR, "features of ResNet-18"
-    assert highest_mlp_lr(networks.build("mlp", (1152,), 10), 512) > NEW_MLP_LR, "features of patches"
-    for other in (networks.build("linear", (6000,), 3), networks.build("cnn", (3, 32, 32), 3)):
-        assert highest_mlp_lr(other, 16) == math.inf
 
 
 @pytest.mark.parametrize("options", [{"model": "mlp"}, {"model": "linear", "student": "mlp"}], ids=["same", "student"])
@@ -405,7 +384,7 @@ def test_learning_rate_warms_up_and_decays_to_zero():
 
 
 @pytest.mark.parametrize("mix", ["none", "icm", "micm"])
-def test_beliefs_are_mixed_like_labels(mix):
+def test_pseudo_labels_are_mixed_like_labels(mix):
     result = run(SELF_TRAINING.with_(self_training_mix=mix, clusters=5, restarts=1), device="cpu")
     assert 0 <= result["accuracy_last"] <= 1
 
@@ -464,15 +443,15 @@ def test_bad_prior_is_refused(prior, found):
     assert caught.value.option == "prior"
 
 
-def test_collapse_of_beliefs_is_reported(caplog):
+def test_collapse_of_pseudo_labels_is_reported(caplog):
     loop = build_trainer(SELF_TRAINING, "cpu")
     loop.memory.fill_(1e-6)
     loop.memory[:, 3] = 1
     with caplog.at_level("WARNING"):
         found = loop.evaluate()
-    assert found["gauge"] < 0.2
+    assert found["class_coverage"] < 0.2
     assert "collapsing" in caplog.text
-    assert build_trainer(SELF_TRAINING, "cpu").evaluate()["gauge"] > 0.5
+    assert build_trainer(SELF_TRAINING, "cpu").evaluate()["class_coverage"] > 0.5
 
 
 @pytest.mark.parametrize("informative", [True, False])
@@ -679,19 +658,7 @@ def test_progress_names_the_stage():
     assert list(dict.fromkeys(seen)) == [("first classifier, ", "Trainer", 2), ("self-training, ", "SelfTrainer", 2)]
 
 
-def test_fine_tuned_network_can_be_used_as_an_encoder(tmp_path):
-    run(SELF_TRAINING, tmp_path / "run", device="cpu")
-    found = load_weights(tmp_path / "run" / "last.safetensors", (1, 8, 8))
-    assert found.kind == "cnn"
-
-
 # --- bad input ----------------------------------------------------------------------------------------
-
-
-def test_self_training_of_an_encoder_needs_a_linear_layer():
-    with pytest.raises(UserError, match="linear") as caught:
-        build_trainer(SELF_TRAINING.with_(model="mlp"), "cpu")
-    assert caught.value.option == "model"
 
 
 def test_self_training_options_are_checked_before_the_first_training():

@@ -23,7 +23,7 @@ from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.errors import UserError
-from complementary.training.self_training import evidence_of_neighbors, log_likelihood
+from complementary.training.evidence import evidence_of_neighbors, log_likelihood
 from complementary.training.task import Task, class_prior
 from complementary.training.trainer import Trainer
 
@@ -173,7 +173,7 @@ def align(logits: Tensor, prior: Tensor) -> Tensor:
     return (logits + offset).softmax(1)
 
 
-def fit_discriminant(vectors: Tensor, beliefs: Tensor) -> tuple[Tensor, Tensor]:
+def fit_discriminant(vectors: Tensor, pseudo_labels: Tensor) -> tuple[Tensor, Tensor]:
     """Linear discriminant analysis with soft labels.
 
     The covariance within classes is shrunk to a multiple of the identity by the rule of Chen et al. (2010), "Shrinkage
@@ -182,7 +182,7 @@ def fit_discriminant(vectors: Tensor, beliefs: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         vectors: Features, [N, D].
-        beliefs: Class probabilities of each example, [N, K].
+        pseudo_labels: Class probabilities of each example, [N, K].
 
     Returns:
         Weights float32 [K, D] and biases float32 [K]: the logits of features x are x @ weights.T + biases.
@@ -190,13 +190,13 @@ def fit_discriminant(vectors: Tensor, beliefs: Tensor) -> tuple[Tensor, Tensor]:
     count, features = vectors.shape
     center = vectors.mean(0)
     total, sums = (
-        torch.zeros(n, features, dtype=torch.float64, device=vectors.device) for n in (features, len(beliefs[0]))
+        torch.zeros(n, features, dtype=torch.float64, device=vectors.device) for n in (features, len(pseudo_labels[0]))
     )
-    for rows, known in zip(vectors.split(CHUNK), beliefs.split(CHUNK), strict=True):
+    for rows, known in zip(vectors.split(CHUNK), pseudo_labels.split(CHUNK), strict=True):
         x = rows - center
         total += x.T @ x
         sums += known.to(x.dtype).T @ x
-    share = beliefs.double().mean(0).clamp_min(1e-12)
+    share = pseudo_labels.double().mean(0).clamp_min(1e-12)
     means = sums / (count * share[:, None])
     within = total / count - (means.T * share) @ means
     scale = within.diagonal().mean().clamp_min(1e-12)

@@ -291,7 +291,7 @@ def _compare(predictor: Predictor, graph: Any, what: str, fit: str | None) -> No
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what torch's exporter says about its own affairs."""
+    """Hide the log messages and warnings of torch's exporter about its internals."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -42,7 +42,7 @@ from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import set_lr
-from complementary.training.neighbors import neighbor_counts
+from complementary.training.evidence import neighbor_counts
 from complementary.training.pocr import PocrTrainer, risen, stepped
 from complementary.training.task import Task
 

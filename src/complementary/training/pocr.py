@@ -32,7 +32,7 @@ from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import set_lr
 from complementary.errors import UserError
-from complementary.training.self_training import suitable_lr
+from complementary.training.fine_tuning import suitable_lr
 from complementary.training.task import Task
 from complementary.training.trainer import Trainer
 

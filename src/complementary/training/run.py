@@ -31,11 +31,13 @@ from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.discriminant import DiscriminantTrainer
 from complementary.training.estimates import estimates
+from complementary.training.evidence import evidence_of_neighbors
+from complementary.training.fine_tuning import fine_tuned_network
 from complementary.training.folds import predict_out_of_fold
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
-from complementary.training.self_training import SelfTrainer, evidence_of_neighbors, fine_tuned_network
+from complementary.training.self_training import SelfTrainer
 from complementary.training.task import Task, build_task, class_prior
 from complementary.training.trainer import Trainer
 from complementary.transitions import TransitionEstimate
@@ -170,7 +172,7 @@ def _start_self_training(
 
 
 def _check_start(first: Trainer) -> None:
-    """Warn if the classifier that self-training starts from has learned nothing that held-out labels confirm."""
+    """Warn if held-out labels do not show that the first classifier of self-training is better than chance."""
     task = first.task
     if not len(task.validation):
         return
@@ -430,7 +432,7 @@ def _self_training(trainer: SelfTrainer) -> dict[str, Any]:
         "self_training_lr_used": trainer.lr,
         "class_prior": before["prior"],
         "class_prior_error": before["prior_error"],
-        "gauge_last": last.get("gauge"),
+        "class_coverage_last": last.get("class_coverage"),
         "confidence_last": last.get("confidence"),
     }
 

@@ -19,7 +19,7 @@ SHARPNESS = (0.0, *(2.0 ** (i / 6 - 6) for i in range(61)))
 """Inverse temperatures that are tried: 0 (all classes are equally likely), and 1/64 to 16 in steps of a factor of
 2^(1/6), so that the minimum is missed by less than 1e-4 nats."""
 CONFIDENCE = 2.5
-"""Standard errors by which the best epoch must not be worse than the last one by more than `MARGIN`."""
+"""Number of standard errors at which the best epoch must be worse than the last one by at most `MARGIN`."""
 MARGIN = 0.5
 """In points of accuracy."""
 

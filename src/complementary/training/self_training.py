@@ -1,19 +1,19 @@
-"""Self-training: fine-tune a network on soft pseudo-labels (beliefs) from its predictions and complementary labels.
+"""Self-training: fine-tune a network on soft pseudo-labels from its predictions and complementary labels.
 
 One step:
 
 1. A teacher, the EMA of the network, predicts a weakly augmented view. The remembered prediction of each example moves
    towards it.
 2. The remembered prediction times the likelihood of the complementary labels (Bayes' rule) is the posterior. Aligned
-   with the class prior and sharpened, it is the belief. For a balanced population only the evidence is sharpened, not
-   the prior: otherwise small classes are lost.
-3. The network learns the beliefs, and the complementary labels, from strongly augmented and mixed inputs.
+   with the class prior and sharpened, it is the pseudo-label. For a balanced population only the evidence is sharpened,
+   not the prior: otherwise small classes are lost.
+3. The network learns the pseudo-labels, and the complementary labels, from strongly augmented and mixed inputs.
 
 With ``neighbors``, the labels of similar examples are part of the likelihood. These are found several times during the
 training, in the features that the network has at that time.
 
-If the network is a new one (``student``), the remembered predictions are those of the first classifier in the first
-epochs, until the network has learned them.
+If the network is a new one (``student``), it first learns the predictions of the first classifier, for a fifth of the
+epochs. Only then are the remembered predictions updated.
 
 The teacher at the end is the result, unless held-out labels clearly contradict it: then that of an earlier epoch. True
 labels are not used.
@@ -26,21 +26,20 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from complementary import networks, priors, scores
 from complementary.augment import auto
 from complementary.augment.crop import normalize
 from complementary.config import Config
 from complementary.encoders.frozen import FrozenEncoder
-from complementary.engine.backend import Engine, no_capture
+from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from complementary.engine.loop import set_lr
-from complementary.errors import UserError
 from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
-from complementary.rng import address
-from complementary.training.neighbors import cluster_evidence, neighbor_evidence
+from complementary.training.evidence import evidence_of_neighbors, log_likelihood
+from complementary.training.fine_tuning import highest_mlp_lr, suitable_lr
 from complementary.training.selection import Selection, is_as_good_as_the_best, last_sound_epoch
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
@@ -50,14 +49,12 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of SGD
 WARM_UP = 2  # epochs
 PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
-EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 NEW_MLP_LR = 0.1  # of a student on features (docs/notes/long-tails.md)
-MLP_STEP = 2.75  # learning rate of an MLP times its inputs over batch ** .6, at most; see `highest_mlp_lr`
 DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
 LATE = 3  # of these searches can use clusters; earlier features are not good enough (docs/notes/long-tails.md)
-COLLAPSED = 0.5  # gauge of the beliefs
+COLLAPSED = 0.5  # class coverage
 
 
 class SelfTrainer(Trainer):
@@ -75,12 +72,13 @@ class SelfTrainer(Trainer):
         teacher: EMA of the network. It is evaluated, and its weights are the result.
         memory: Remembered class probabilities of the training examples of all processes, float [N, K].
         mean_posterior: Running mean of the posteriors, float [K].
-        prior: Class prior that the beliefs are aligned with, float [K].
+        prior: Class prior that the pseudo-labels are aligned with, float [K].
         log_prior: Added to the logits in training: the logarithm of the prior if ``balanced``, else 0; float [K].
         evidence: What the labels of neighbors say about the training examples of all processes, a log-likelihood
             [N, K]; empty without ``neighbors``.
         log_likelihood: Of the labels of the examples of this process and of their neighbors, float [n, K].
-        update_rate: How far the remembered predictions move towards new ones, float []; 0 while a new network learns.
+        update_rate: Weight of new predictions in the remembered ones, float []; 0 while a new network learns the first
+            predictions.
         before: Metrics of the classifier that self-training started from.
     """
 
@@ -112,7 +110,7 @@ class SelfTrainer(Trainer):
         self.before: dict[str, Any] = {}
         kind = "fwd" if config.training.loss == "fwd" else "s-nl"
         self.loss = functools.partial(self.engine.compiled(pseudo_label_loss), LOSSES[kind])
-        self.to_beliefs = functools.partial(self.engine.compiled(beliefs), p.temperature)
+        self.to_pseudo_labels = functools.partial(self.engine.compiled(pseudo_labels), p.temperature)
 
     def begin(
         self, probabilities: Tensor, prior: priors.Prior, before: dict[str, Any], evidence: Tensor | None = None
@@ -144,7 +142,7 @@ class SelfTrainer(Trainer):
     def step(self, index: Tensor, random: torch.Generator, batch: Tensor | None = None) -> Tensor:
         self.model.train()
         weak, strong = self.views(index, random, batch)
-        targets = torch.cat([self.task.excluded[index].float(), self.update_beliefs(index, weak)], 1)
+        targets = torch.cat([self.task.excluded[index].float(), self.update_pseudo_labels(index, weak)], 1)
         if self.mixer is not None:
             draw = self.mixer.draw(len(index), self.device, random)
             strong, targets = self.mix(self.mixer, strong, targets, self.task.cluster, index, draw, random)
@@ -173,8 +171,8 @@ class SelfTrainer(Trainer):
         return normalize(weak, self.task.mean, self.task.std), normalize(strong, self.task.mean, self.task.std)
 
     @torch.no_grad()
-    def update_beliefs(self, index: Tensor, weak: Tensor) -> Tensor:
-        """Update the remembered predictions of the examples at ``index`` int [B] -> their beliefs [B, K]."""
+    def update_pseudo_labels(self, index: Tensor, weak: Tensor) -> Tensor:
+        """Update the remembered predictions of the examples at ``index`` int [B] -> their pseudo-labels [B, K]."""
         self.teacher.eval()
         with self.engine.autocast():
             logits = self.forward(self.teacher, weak)
@@ -184,7 +182,7 @@ class SelfTrainer(Trainer):
         remembered = self.memory[rows].lerp(predicted, self.update_rate)
         self.memory.index_copy_(0, rows, remembered)
         likelihood = self.processes.all_gather_batch(self.log_likelihood[index])
-        found, posterior = self.to_beliefs(remembered, likelihood, self.alignment(), self.log_prior)
+        found, posterior = self.to_pseudo_labels(remembered, likelihood, self.alignment(), self.log_prior)
         self.mean_posterior.lerp_(posterior.mean(0), 1 - ALIGNMENT)
         return self.processes.own_part(found)
 
@@ -231,22 +229,23 @@ class SelfTrainer(Trainer):
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, Any]:
-        """The metrics of `Trainer`, and how healthy the beliefs are.
+        """The metrics of `Trainer`, and the state of the pseudo-labels.
 
-        ``confidence`` is the mean of the largest remembered probability. ``gauge`` compares the effective number of
-        classes (the exponential of the entropy of the mean prediction) with that of the prior; near 1 is healthy.
+        ``confidence`` is the mean of the largest remembered probability. ``class_coverage`` is the effective number of
+        classes (the exponential of the entropy of the mean prediction) divided by that of the prior; it should be near
+        1.
         """
         mean = self.memory.mean(0)
-        gauge = float((entropy(mean) - entropy(self.prior)).exp())
-        if gauge < COLLAPSED and not any(row.get("gauge", 1) < COLLAPSED for row in self.history):
+        coverage = float((entropy(mean) - entropy(self.prior)).exp())
+        if coverage < COLLAPSED and not any(row.get("class_coverage", 1) < COLLAPSED for row in self.history):
             log.warning(
                 "Self-training may be collapsing: at epoch %d the predictions cover only %.0f %% of the expected "
                 "number of classes. If this stays so, the result may be worse than the classifier it started from. "
                 "Try a better encoder, a lower self_training_lr, or a transition matrix that fits.",
                 self.epoch + 1,
-                100 * gauge,
+                100 * coverage,
             )
-        found = super().evaluate() | {"gauge": gauge, "confidence": float(self.memory.max(1).values.mean())}
+        found = super().evaluate() | {"class_coverage": coverage, "confidence": float(self.memory.max(1).values.mean())}
         self._warn_if_worse(found)
         return found
 
@@ -265,8 +264,10 @@ class SelfTrainer(Trainer):
             )
 
     def _select(self, selection: Selection, table: Tensor, part: Tensor | slice) -> dict[str, Any]:
-        """The last epoch, because the teacher is an average and its beliefs improve to the end; an earlier one only if
-        held-out labels clearly contradict the last one."""
+        """Select the last epoch, because the pseudo-labels improve to the end.
+
+        If held-out labels clearly contradict it, select the last epoch that they do not contradict.
+        """
         found = super()._select(selection, table, part)
         if "selected" in found:
             found["selected"] = last_sound_epoch(self._correctness(part))
@@ -314,7 +315,7 @@ class SelfTrainer(Trainer):
         return augment, None if augment is None else auto.build(name, self.task.mean.tolist())
 
     def build_mixer(self) -> GroupMixup | None:
-        """The mixer of self-training. Partners come from the batch: only there are beliefs computed."""
+        """The mixer of self-training. Partners come from the batch: only there are pseudo-labels computed."""
         p = self.config.pseudo_labels
         options = {"mix": p.self_training_mix, "alpha": p.self_training_alpha, "partners_from": "batch"}
         return build_mixer(self.config.with_(**options), self.task)
@@ -341,44 +342,6 @@ def search_epochs(epochs: int) -> list[int]:
     return sorted({epochs * part // SEARCHES for part in range(1, SEARCHES)} - {0})
 
 
-def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest", wanted: int | None = None) -> Tensor:
-    """What the labels of neighbors say about the training examples of all processes, [N, K].
-
-    Neighbors are found in the features that the last layer of the evaluated network sees: the nearest examples
-    (``wanted``; None: as many as the option ``neighbors`` says), or those of the same cluster. Rank 0 alone searches.
-    """
-    task, processes = trainer.task, trainer.processes
-    parts = (trainer.features(task.train), task.excluded.float())
-    vectors, excluded = (processes.all_gather(part, trainer.examples) for part in parts)
-    if not processes.is_main:
-        return processes.broadcast(torch.zeros_like(excluded))
-    with no_capture():
-        wanted = trainer.config.pseudo_labels.neighbors if wanted is None else wanted
-        if neighborhood == "cluster":
-            seed = address(trainer.config.seed, "clusters", trainer.epoch)
-            found = cluster_evidence(vectors, excluded, task.transition, 2 * wanted, seed)
-        else:
-            found = neighbor_evidence(vectors, excluded, task.transition, wanted)
-    return processes.broadcast(found)
-
-
-def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
-    """Logarithm of the probability of the complementary labels of each example, given each class.
-
-    The labels of an example count as independent.
-
-    Args:
-        excluded: Complementary labels, [N, K].
-        transition: Probability of each label given the class, [K, K].
-
-    Returns:
-        float [N, K].
-    """
-    logarithm = transition.to(excluded.device, torch.float32).clamp_min(1e-12).log()
-    with torch.autocast(excluded.device.type, enabled=False):  # the product must not be bfloat16
-        return excluded.float() @ logarithm.T
-
-
 def alignment_factors(prior: Tensor, mean_posterior: Tensor, highest: float) -> Tensor:
     """Factors that align the mean of the posteriors with the prior.
 
@@ -397,12 +360,12 @@ def alignment_factors(prior: Tensor, mean_posterior: Tensor, highest: float) -> 
     return (prior / mean_posterior.clamp_min(1e-6)).clamp(max=highest)
 
 
-def beliefs(
+def pseudo_labels(
     temperature: float, remembered: Tensor, likelihood: Tensor, alignment: Tensor, log_prior: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Combine predictions and complementary labels by Bayes' rule, align the result with the prior, and sharpen it.
 
-    belief ~ prior x (alignment x posterior / prior) ^ (1 / temperature): the prior itself is not sharpened.
+    pseudo-label ~ prior x (alignment x posterior / prior) ^ (1 / temperature): the prior itself is not sharpened.
 
     Args:
         temperature: 1: no sharpening.
@@ -412,7 +375,7 @@ def beliefs(
         log_prior: Logarithm of the class prior up to a constant; 0: equal classes, [K].
 
     Returns:
-        The beliefs and the posteriors (before alignment and sharpening), each [B, K].
+        The pseudo-labels and the posteriors (before alignment and sharpening), each [B, K].
     """
     joint = remembered.clamp_min(1e-6).log() + likelihood
     sharpened = (joint + alignment.log() - log_prior) / temperature + log_prior
@@ -422,12 +385,12 @@ def beliefs(
 def pseudo_label_loss(
     loss: Loss, logits: Tensor, targets: Tensor, log_prior: Tensor, transition: Tensor | None = None
 ) -> Tensor:
-    """Sum of a complementary loss and the cross-entropy with the beliefs.
+    """Sum of a complementary loss and the cross-entropy with the pseudo-labels.
 
     Args:
         loss: The complementary loss.
         logits: [B, K].
-        targets: Excluded classes and beliefs side by side, [B, 2 K].
+        targets: Excluded classes and pseudo-labels side by side, [B, 2 K].
         log_prior: Added to the logits, [K].
         transition: For the complementary loss, [K, K].
 
@@ -435,76 +398,10 @@ def pseudo_label_loss(
         The loss of each example, [B].
     """
     logits = logits.float() + log_prior
-    excluded, belief = targets[:, : logits.shape[1]], targets[:, logits.shape[1] :]
-    return loss(logits, excluded, transition) - (belief * logits.log_softmax(1)).sum(1)
+    excluded, soft = targets[:, : logits.shape[1]], targets[:, logits.shape[1] :]
+    return loss(logits, excluded, transition) - (soft * logits.log_softmax(1)).sum(1)
 
 
 def entropy(distribution: Tensor) -> Tensor:
     """Of a distribution [K], in nats."""
     return -(distribution * distribution.clamp_min(1e-12).log()).sum()
-
-
-def suitable_lr(network: nn.Module) -> float:
-    """A learning rate that fits the weights of a network.
-
-    A filter before a batch norm turns by about lr / |w|^2 times its gradient at norm 1, so the rate must be in
-    proportion to |w|^2. Weight decay makes the filters of a long pretraining small: .015 after 800 epochs of SimSiam,
-    where .006 is right and .06 destroys the encoder, against 2 in a new ResNet-18.
-    """
-    norms = [
-        module.weight.detach().square().flatten(1).sum(1).mean()
-        for module in network.modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    return HIGHEST_LR if not norms else min(HIGHEST_LR, EFFECTIVE_LR * float(torch.stack(norms).median()))
-
-
-def highest_mlp_lr(network: nn.Module, batch: int) -> float:
-    """The highest learning rate at which the self-training of an MLP is stable; infinite for other networks.
-
-    A step changes what a hidden unit says about an input x by the learning rate times x . x, which is the number of
-    features if these are standardized. In a larger batch, steps for single examples are smaller. With random labels,
-    training diverged where the learning rate times the number of features was 20 to 25 in batches of 16, and 100 to 200
-    in batches of 128 (docs/notes/self-training.md, Learning rate).
-
-    Args:
-        network: The network.
-        batch: Batch size.
-    """
-    return MLP_STEP * batch**0.6 / network.hidden.in_features if isinstance(network, networks.MLP) else math.inf
-
-
-def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) -> networks.Network:
-    """The encoder and a linear layer on its standardized features as one network.
-
-    The features that the layer was trained on have norm 1. The network does without this normalization: the layer is
-    divided by a typical norm instead.
-
-    Args:
-        encoder: The encoder.
-        linear: The training of the layer.
-        images: The same task, with images as inputs.
-    """
-    layer, mean, std = linear.evaluated, linear.task.mean.cpu(), linear.task.std.cpu()
-    if layer.kind != "linear":
-        raise UserError(
-            f"An encoder is fine-tuned from a linear layer on its features, but the model is {layer.kind}; use linear "
-            "or auto.",
-            "model",
-        )
-    backbone, classes = encoder.backbone, layer.fc.out_features
-    network = networks.build(backbone.kind, encoder.shape, classes, linear.config.seed, backbone.max_pool)
-    weight = layer.fc.weight.detach().cpu() / std
-    bias = layer.fc.bias.detach().cpu() - weight @ mean
-    network.load_state_dict(network.state_dict() | backbone.state_dict())
-    few = images.train.take(slice(None, None, max(1, len(images.train) // 1024))).whole()
-    norms = _feature_norms(network.to(linear.device), normalize(few, images.mean, images.std).to(linear.device))
-    network.cpu().fc.load_state_dict({"weight": weight * float((1 / norms).mean()), "bias": bias})
-    return network
-
-
-@torch.no_grad()
-def _feature_norms(network: networks.Network, x: Tensor) -> Tensor:
-    """Norms of the features of normalized images [N, C, H, W] -> [N]."""
-    with no_capture():
-        return torch.cat([network.eval().features(part).norm(dim=1) for part in x.split(256)])

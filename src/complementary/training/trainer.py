@@ -348,8 +348,11 @@ class Trainer(TrainingLoop):
                     value.zero_()
 
     def on_step_start(self) -> None:
-        """Set the learning rate of SGD. The average is a copy of the network for as many steps as it averages over:
-        it would contain the initial weights."""
+        """Set the learning rate of SGD, and start the average.
+
+        In its first steps, as many as it averages over, the average is a copy of the network: otherwise it would
+        contain the initial weights.
+        """
         t = self.config.training
         if t.optimizer == "sgd":
             warm_up = min(1.0, (self.global_step + 1) / self.steps_per_epoch)

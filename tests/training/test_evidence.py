@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from complementary import labels, transitions
 from complementary.config import Config
 from complementary.errors import UserError
-from complementary.training import neighbors
-from complementary.training.neighbors import (
+from complementary.training import evidence
+from complementary.training.evidence import (
     EXPECTED,
     UNRELATED,
     cluster_evidence,
@@ -33,7 +33,7 @@ def test_neighbor_counts_matches_brute_force(classes, count, seed):
     k = int(random.integers(1, count))
     tensors = [torch.from_numpy(t) for t in (logits, excluded, rows)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbors, "CHUNK", 3 * count)  # three rows at a time
+        patch.setattr(evidence, "CHUNK", 3 * count)  # three rows at a time
         found = neighbor_counts(*tensors, k)
     for i, row in enumerate(rows):
         cosine = [
@@ -152,7 +152,7 @@ def test_cluster_evidence_is_the_likelihood_of_the_labels_of_the_other_members(m
     member = torch.randint(4, (60,), generator=random)
     vectors = torch.eye(4)[member] + 0.01 * torch.randn(60, 4, generator=random)  # clusters that k-means must find
     excluded, matrix = labels.draw(member % 3, transitions.uniform(3), 1, 0), transitions.uniform(3)
-    monkeypatch.setattr(neighbors, "UNRELATED", (0.4, 0.4))
+    monkeypatch.setattr(evidence, "UNRELATED", (0.4, 0.4))
     found, share = cluster_evidence(vectors, excluded, matrix, 15, 0), excluded.double().mean(0)
     for i in range(60):
         others = [j for j in range(60) if j != i and member[j] == member[i]]
@@ -184,7 +184,7 @@ def test_cluster_evidence_finds_a_class_that_is_smaller_than_the_neighborhood():
 
 def test_neighbor_evidence_of_many_examples_uses_some_of_them(monkeypatch):
     vectors, excluded, truth = rare_class()
-    monkeypatch.setattr(neighbors, "REFERENCES", 500)  # every second one
+    monkeypatch.setattr(evidence, "REFERENCES", 500)  # every second one
     found = neighbor_evidence(vectors, excluded, transitions.uniform(3), 15)
     assert float((found.argmax(1) == truth).double().mean()) > 0.95
 

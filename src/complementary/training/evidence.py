@@ -1,4 +1,4 @@
-"""The complementary labels of similar examples as evidence for the class of an example.
+"""What the complementary labels of an example and of similar examples say about its class.
 
 One label excludes one class. The labels of 50 similar examples, which are mostly of the same class, exclude nearly all
 other classes. This matters for rare classes: a classifier can take all of their examples for a larger class without
@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from complementary.clusters.kmeans import kmeans
+from complementary.engine.backend import no_capture
 from complementary.rng import address
+from complementary.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 26  # similarities at a time: 268 MB in float32
@@ -20,6 +22,44 @@ REFERENCES = 100_000  # neighbors are found among at most as many examples
 UNRELATED = (0.3, 0.95)  # share of unrelated neighbors: limits of the estimate
 CLUSTERINGS = 3  # runs of k-means
 EXPECTED, SPREAD = 0.5, 0.25  # mean and standard deviation of this share before labels are seen
+
+
+def log_likelihood(excluded: Tensor, transition: Tensor) -> Tensor:
+    """Logarithm of the probability of the complementary labels of each example, given each class.
+
+    The labels of an example count as independent.
+
+    Args:
+        excluded: Complementary labels, [N, K].
+        transition: Probability of each label given the class, [K, K].
+
+    Returns:
+        float [N, K].
+    """
+    logarithm = transition.to(excluded.device, torch.float32).clamp_min(1e-12).log()
+    with torch.autocast(excluded.device.type, enabled=False):  # the product must not be bfloat16
+        return excluded.float() @ logarithm.T
+
+
+def evidence_of_neighbors(trainer: Trainer, neighborhood: str = "nearest", wanted: int | None = None) -> Tensor:
+    """What the labels of neighbors say about the training examples of all processes, [N, K].
+
+    Neighbors are found in the features that the last layer of the evaluated network sees: the nearest examples
+    (``wanted``; None: as many as the option ``neighbors`` says), or those of the same cluster. Rank 0 alone searches.
+    """
+    task, processes = trainer.task, trainer.processes
+    parts = (trainer.features(task.train), task.excluded.float())
+    vectors, excluded = (processes.all_gather(part, trainer.examples) for part in parts)
+    if not processes.is_main:
+        return processes.broadcast(torch.zeros_like(excluded))
+    with no_capture():
+        wanted = trainer.config.pseudo_labels.neighbors if wanted is None else wanted
+        if neighborhood == "cluster":
+            seed = address(trainer.config.seed, "clusters", trainer.epoch)
+            found = cluster_evidence(vectors, excluded, task.transition, 2 * wanted, seed)
+        else:
+            found = neighbor_evidence(vectors, excluded, task.transition, wanted)
+    return processes.broadcast(found)
 
 
 def neighbor_evidence(vectors: Tensor, excluded: Tensor, transition: Tensor, neighbors: int) -> Tensor:
