@@ -248,7 +248,7 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     options = ({"recipe": "self-training"}, {"recipe": "features"}, {"recipe": "self-training", "inputs": "raw"})
     tails = [Config.of(long_tail=100, **o) for o in options]
     assert [tail.pseudo_labels.neighbors for tail in tails] == [50, 50, 0]
-    assert [tail.training.fit for tail in tails] == ["discriminant", "discriminant", "gradient"]
+    assert [tail.training.fit for tail in tails] == ["gradient", "discriminant", "gradient"]
     assert Config.of(recipe="self-training").training.fit == "gradient"
     assert Config.of(recipe="self-training").pseudo_labels.neighbors == 0
     assert Config.of(labels="setup-1:100").is_balanced

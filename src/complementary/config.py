@@ -118,7 +118,7 @@ class BaseConfig:
             preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
             if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
-                preset = preset | _ON_LONG_TAILS
+                preset = preset | (_TAIL_START if "self_training" in preset else _TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
@@ -390,9 +390,9 @@ class TrainingConfig:
     """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
     many classes. It has at most three epochs, and batch, lr, weight_decay, optimizer and ema are not used.
-    discriminant: a linear layer by gradients, then one such discriminant from its predictions and the labels (also
-    those of similar examples, if neighbors is set); for long tails. auto: chosen by recipe = auto, which sets it; the
-    same as gradient with every other recipe."""
+    discriminant: a linear layer by gradients, then three fits of such a discriminant from its predictions and the
+    labels (also those of similar examples, if neighbors is set); for long tails. auto: chosen by recipe = auto, which
+    sets it; with every other recipe the same as gradient."""
     epochs: int = 100
     """Passes over the training examples."""
     batch: int = 256
@@ -429,7 +429,7 @@ class TrainingConfig:
     @property
     def total_epochs(self) -> int:
         """Epochs of the training: passes over the examples, or fits in closed form."""
-        return {"neighbors": min(FITS, self.epochs), "discriminant": 1}.get(self.fit, self.epochs)
+        return {"neighbors": min(FITS, self.epochs), "discriminant": FITS}.get(self.fit, self.epochs)
 
 
 @dataclass(frozen=True)
@@ -600,12 +600,9 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-_ON_LONG_TAILS: dict[str, Any] = {  # docs/notes/long-tails.md
-    "loss": "s-nl-w",
-    "weight_decay": 0.001,
-    "fit": "discriminant",
-    "neighbors": 50,
-}
+# on long tails, see docs/notes/long-tails.md; self-training after the discriminant is not more accurate
+_TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.003, "fit": "discriminant", "neighbors": 50}
+_TAIL_START: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
 ONLY_ON_FEATURES = ("weight_decay", "fit", "neighbors")
 """Options that recipes set for a linear layer on features, and not for a network on raw inputs."""
 

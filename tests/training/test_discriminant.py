@@ -170,7 +170,7 @@ def test_discriminant_after_a_layer_finds_rare_classes_that_the_layer_loses():
     layer, after = found["gradient"], found["discriminant"]
     assert after["accuracy_last"] > layer["accuracy_last"] + 0.05
     assert after["tail_accuracy_last"] > layer["tail_accuracy_last"] + 0.1
-    assert after["selected_epoch"] == 1
+    assert after["selected_epoch"] <= FITS
 
 
 def test_discriminant_from_the_truth_is_that_of_scikit_learn():
@@ -227,7 +227,9 @@ def test_self_training_starts_from_what_the_discriminant_says_about_the_training
     assert torch.allclose((trainer.logits(inputs) + trainer.log_prior).softmax(1), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize(("config", "stop"), [(VECTORS, 1), (VECTORS, 2), (TAIL.with_(epochs=2), 3)])
+@pytest.mark.parametrize(
+    ("config", "stop"), [(VECTORS, 1), (VECTORS, 2), (TAIL.with_(epochs=1), 2), (TAIL.with_(epochs=1), 4)]
+)
 def test_resume_of_discriminant_is_bitwise_equal(tmp_path, config, stop):
     dataset, steps = blobs(6, 60), 0
     run(config, tmp_path / "whole", device="cpu", dataset=dataset)

@@ -170,7 +170,7 @@ def test_weight_decay_of_recipes_on_features_falls_with_the_number_of_classes(cl
         (400_000, {}, 0.0001),
         (14400, {"encoder": "random"}, 0.01),
         (14400, {"weight_decay": 0.02}, 0.02),
-        (14400, {"long_tail": 2.0}, 0.001),
+        (14400, {"long_tail": 2.0}, 0.003),
     ],
 )
 def test_weight_decay_on_features_of_patches_falls_with_the_number_of_images(examples, options, wanted):

@@ -6,9 +6,11 @@ loss fits the noise of such labels. Here labels are averaged before anything is 
 1. The labels of an example's neighbors and its own labels give class probabilities (pseudo-labels), aligned with the
    class prior.
 2. Linear discriminant analysis is fitted to the pseudo-labels: one mean per class, one covariance within classes.
-3. With ``neighbors``, its predictions enter the pseudo-labels, and it is fitted again. With ``discriminant``, the
-   predictions of a linear layer that was trained by gradients enter, and it is fitted once. This is for long tails: the
-   layer takes rare classes for larger ones, but a rare class has as good a mean as a large one.
+3. Its predictions enter the pseudo-labels, and it is fitted again.
+
+With ``discriminant``, the predictions of a linear layer that was trained by gradients enter from the first fit on,
+later their geometric mean with those of the discriminant. This is for long tails: the layer takes rare classes for
+larger ones, which costs it little, but the discriminant has a mean for each class.
 
 A fit is an epoch of the training loop: it is evaluated, selected and checkpointed like one. True labels are not used.
 """
@@ -42,8 +44,8 @@ class DiscriminantTrainer(Trainer):
         task: Its examples and labels, with features or vectors as inputs.
         device: The device, or the engine that computes.
         processes: The processes that share the work; rank 0 alone fits.
-        start: Class probabilities of the training examples of all processes by another classifier, [N, K]. The
-            discriminant is fitted once, with these. None: with the labels of neighbors alone in the first fit.
+        start: Class probabilities of the training examples of all processes by another classifier, [N, K]; None: the
+            first fit uses labels alone.
     """
 
     def __init__(
@@ -119,11 +121,20 @@ class DiscriminantTrainer(Trainer):
             self.log_prior = log_share
         return self._mean(losses, gathered[1])[0]
 
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | ({"log_prior": self.log_prior} if isinstance(self.log_prior, Tensor) else {})
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        super().load_tensors(tensors)
+        if "log_prior" in tensors:
+            self.log_prior = tensors["log_prior"].to(self.device)
+
     def _predictions(self) -> Tensor:
         """Logarithm of the class probabilities of the examples of this process so far, [n, K]; 0 in the first fit."""
-        if self.epoch:
-            return (self.outputs(self.task.train) + self.log_prior).log_softmax(1)
-        return torch.zeros_like(self.task.excluded.float()) if self.start is None else self.start.clamp_min(1e-6).log()
+        own = (self.outputs(self.task.train) + self.log_prior).log_softmax(1) if self.epoch else None
+        start = None if self.start is None else self.start.clamp_min(1e-6).log()
+        known = [part for part in (start, own) if part is not None]
+        return torch.stack(known).mean(0) if known else torch.zeros_like(self.task.excluded.float())
 
     def _fit(
         self, vectors: Tensor, excluded: Tensor, evidence: Tensor, predicted: Tensor

@@ -325,11 +325,12 @@ def _train_first(
     trainer.stage = stage
     trainer.run(progress)
     weights = trainer.selected or trainer.evaluated.state_dict()
+    log_prior = processes.broadcast(torch.as_tensor(trainer.selected_log_prior))
     weights = {name: processes.broadcast(value) for name, value in weights.items()}  # rank 0 alone selects an epoch
     for network in trainer.networks():  # with ema, the trained network and its average
         network.load_state_dict(weights)
     with torch.no_grad():  # closed form, which has no average
-        trainer.model.fc.bias.add_(trainer.log_prior)
+        trainer.model.fc.bias.add_(log_prior)
     trainer.log_prior = 0.0
     return trainer
 

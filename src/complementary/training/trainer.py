@@ -97,6 +97,7 @@ class Trainer(TrainingLoop):
         self.selections = [Selection(task.transition) for _ in range(3)]
         self.best: dict[str, Tensor] = {}  # weights of the epoch `self.selections[0].best`
         self.best_decoder: tuple[Tensor, Tensor] | None = None
+        self.best_log_prior: Tensor | float = 0.0
         self.take, self.forward = engine.compiled(take), engine.compiled(forward)
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads examples: not pure
         self.mix = mix if pooled else engine.compiled(mix)
@@ -177,6 +178,11 @@ class Trainer(TrainingLoop):
         return self.criterion.decoder() if self._last_is_selected else self.best_decoder
 
     @property
+    def selected_log_prior(self) -> Tensor | float:
+        """`log_prior` in the selected epoch; it is not part of a checkpoint."""
+        return self.log_prior if self._last_is_selected or not self.best else self.best_log_prior
+
+    @property
     def _last_is_selected(self) -> bool:
         return bool(self.history) and self.history[-1].get("selected") == self.history[-1]["epoch"]
 
@@ -185,7 +191,7 @@ class Trainer(TrainingLoop):
         found = self.evaluate()
         if self._is_candidate():
             self.best = {k: v.detach().clone() for k, v in self.evaluated.state_dict().items()}
-            self.best_decoder = self.criterion.decoder()
+            self.best_decoder, self.best_log_prior = self.criterion.decoder(), self.log_prior
         return found
 
     def _is_candidate(self) -> bool:
