@@ -117,7 +117,7 @@ class BaseConfig:
         if options.get("optimizer") == "sgd":
             preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
-            if _tail_of(self.flat() | options) > 1:  # else rare classes are never predicted
+            if _wants_equal_classes(self.flat() | options):  # else rare classes are never predicted
                 preset = preset | (_TAIL_START if "self_training" in preset else _TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
@@ -144,6 +144,12 @@ def _tail_of(options: dict[str, Any]) -> float:
         return float(labels.rsplit(":", 1)[1] if setup else options.get("long_tail", 1.0))
     except (ValueError, TypeError):
         return 1.0
+
+
+def _wants_equal_classes(options: dict[str, Any]) -> bool:
+    """Whether the classifier is for a population with classes of equal size, unlike the training data."""
+    chosen = options.get("balanced")
+    return _tail_of(options) > 1 if chosen is None else bool(chosen)
 
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -476,7 +482,8 @@ class SelfTrainingConfig:
     """Class prior: estimate (from complementary labels, no true labels), uniform, or shares such as 0.5,0.3,0.2."""
     balanced: bool | None = None
     """Train for a population with classes of equal size, not for one like the training data (logit adjustment by the
-    prior). None: if long_tail is above 1, because its test set is balanced."""
+    prior). Recipes then also set the options for long tails. None: if long_tail is above 1, because its test set is
+    balanced."""
     noise: float = field(default=0.1, metadata=ADVANCED)
     """Inputs that are vectors: standard deviation of the noise that replaces augmentation, in standard deviations."""
 
@@ -552,9 +559,8 @@ class Config(BaseConfig):
 
     @property
     def is_balanced(self) -> bool:
-        """Whether the classifier is for a population with classes of equal size."""
-        chosen = self.pseudo_labels.balanced
-        return _tail_of(self.flat()) > 1 if chosen is None else chosen
+        """Whether the classifier is for a population with classes of equal size, unlike the training data."""
+        return _wants_equal_classes(self.flat())
 
     def as_coded(self) -> "Config":
         """Return a copy in which the method is that of the paper's published code, where the text says otherwise.
