@@ -70,8 +70,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     Args:
         recipe: A method with its usual options: "auto" (chosen for the data; usually the most accurate), "icm",
-            "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it.
-            "custom": the other parameters describe the method.
+            "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it,
+            and so do all options in ``config``, such as ``{"epochs": 100}``. "custom": the other parameters describe
+            the method.
         loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or a function of yours with the signature
             of `losses.Loss`, defined in a module.
         mix: How examples are mixed: "none", "mixup", "icm" or "micm".

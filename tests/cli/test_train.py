@@ -177,3 +177,15 @@ def test_train_with_a_singular_transition_has_no_accuracy_estimate(cll, tmp_path
     assert status == 0
     assert "No estimated accuracy" in out
     assert "URE" not in out
+
+
+def test_train_with_recipe_auto_keeps_given_options_that_equal_a_default(cll, tmp_path):
+    options = ("--data", "digits", "--recipe", "auto", "--mix", "none", "--model", "linear", "--batch", 512)
+    status, _, error = cll("train", *options, "--epochs", 100, "--self-training", 0, "--out", tmp_path / "x")
+    assert status == 0, error
+    config = read_toml(tmp_path / "x" / "config.toml", Config)
+    assert (config.training.epochs, config.pseudo_labels.self_training) == (100, 0)
+    file = tmp_path / "wanted.toml"
+    file.write_text('[training]\nrecipe = "auto"\nepochs = 100\n[pseudo_labels]\nself_training = 0\n')
+    assert cll("train", "--config", file, *options[4:], "--out", tmp_path / "y")[0] == 0
+    assert read_toml(tmp_path / "y" / "config.toml", Config) == config

@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> None:
         preset |= dict(config.as_coded().flat().items() - config.flat().items())
     if preset:
         options, config = parse_run(Train, Config, arguments, "cll train", **(given | preset))
+    config = config.with_given(given)
     from complementary import data
     from complementary.data.selection import fit_batch
     from complementary.engine.distributed import join_processes
