@@ -17,6 +17,7 @@ from torch import Tensor
 from complementary import labels, transitions
 from complementary.config import Config
 from complementary.data.dataset import Dataset, Split, as_inputs, check_finite, moments
+from complementary.data.selection import usual_clusters
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
@@ -349,7 +350,7 @@ def _sized(config: Config, model: ComplementaryClassifier, count: int) -> Config
     custom = config.training.recipe == "custom"
     usual = (256, 50) if custom else (config.training.batch, config.cluster.clusters)
     batch = min(usual[0], max(2, count // 4)) if model.batch == "auto" else model.batch
-    clusters = min(usual[1], max(2, count // 10)) if model.clusters == "auto" else model.clusters
+    clusters = usual_clusters(count, usual[1]) if model.clusters == "auto" else model.clusters
     return config.with_(batch=batch, clusters=clusters)
 
 

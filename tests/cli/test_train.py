@@ -189,3 +189,22 @@ def test_train_with_recipe_auto_keeps_given_options_that_equal_a_default(cll, tm
     file.write_text('[training]\nrecipe = "auto"\nepochs = 100\n[pseudo_labels]\nself_training = 0\n')
     assert cll("train", "--config", file, *options[4:], "--out", tmp_path / "y")[0] == 0
     assert read_toml(tmp_path / "y" / "config.toml", Config) == config
+
+
+def test_train_adapts_the_default_number_of_clusters_to_small_data(cll, tmp_path, small):
+    options = ("--data", small, "--epochs", 1, "--batch", 8)
+    status, _, error = cll("train", *options, "--out", tmp_path / "x")
+    assert (status, "6 clusters instead of 50, because there are only 60 examples" in error) == (0, True), error
+    assert cll("train", *options, "--out", tmp_path / "x", "--resume")[0] == 0
+    status, _, error = cll("train", *options, "--clusters", 70, "--out", tmp_path / "y")
+    assert (status, "(--clusters)" in error) == (2, True), error
+
+
+def test_train_on_true_classes_says_that_labels_were_drawn(cll, tmp_path):
+    source = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=source.normal(size=(60, 4)), y=np.arange(60) % 3)
+    options = ("--data", tmp_path / "mine.npz", "--mix", "none", "--epochs", 1)
+    error = cll("train", *options, "--out", tmp_path / "x")[2]
+    assert error.count("mine has no complementary labels; y was read as true classes") == 1
+    assert "name it not_y" not in cll("train", *options, "--labels", "uniform", "--out", tmp_path / "y")[2]
+    assert "name it not_y" not in cll("train", *FAST, "--out", tmp_path / "z")[2]

@@ -37,16 +37,20 @@ def main(arguments: list[str]) -> None:
         options, config = parse_run(Train, Config, arguments, "cll train", **(given | preset))
     config = config.with_given(given)
     from complementary import data
-    from complementary.data.selection import fit_batch
+    from complementary.data.selection import fit_batch, fit_clusters
     from complementary.engine.distributed import join_processes
     from complementary.training.run import run
     from complementary.training.task import uses_oracle
 
     with join_processes(options.device) as processes:
         dataset = None
-        if not is_given("batch", options, arguments):
+        adapted = {"batch", "clusters"} - given.keys() if config.training.recipe != "auto" else set()
+        if adapted:
             dataset = data.load(config.dataset.data)
+        if dataset is not None and "batch" in adapted:
             config = fit_batch(config, dataset, processes.world_size)
+        if dataset is not None and "clusters" in adapted:
+            config = fit_clusters(config, dataset)
         oracle = ("oracle",) if uses_oracle(config) else ()
         t, mix = config.training, config.mixing.mix
         method = (t.loss, mix) if t.recipe == "custom" else (t.recipe,)

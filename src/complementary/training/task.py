@@ -19,7 +19,14 @@ from complementary.clusters.features import FeatureExtractor
 from complementary.config import MIXED_WITHIN, Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import label_source, require_truth, select, transition_matrices, validation_split
+from complementary.data.selection import (
+    describe_drawn_labels,
+    label_source,
+    require_truth,
+    select,
+    transition_matrices,
+    validation_split,
+)
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import Engine
@@ -147,6 +154,8 @@ def build_task(
     dataset = dataset or data.load(config.dataset.data)
     if (warning := check(config, label_source(config, dataset))) is not None:
         log.warning(warning)
+    if (message := describe_drawn_labels(config, dataset)) is not None:
+        log.warning(message)
     _check_mixing(config)
     index, generating, excluded = select(config, dataset)
     train, validation = validation_split(len(index), config.dataset.holdout if hold_out else 0.0, config.seed)
