@@ -145,7 +145,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         reason += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", reason)
-    return Config.of(**({"recipe": recipe} | options | given))
+    return Config.of(**({"recipe": recipe} | options | given)).with_given(given)
 
 
 def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:
