@@ -7,6 +7,7 @@ import pytest
 
 from complementary.cli.train import print_result
 from complementary.config import Config, read_toml, to_toml
+from complementary.reports.tables import interval_text
 from complementary.training.run import run
 
 FAST = ("--epochs", 2, "--clusters", 20, "--restarts", 1)
@@ -208,3 +209,27 @@ def test_train_on_true_classes_says_that_labels_were_drawn(cll, tmp_path):
     assert error.count("mine has no complementary labels; y was read as true classes") == 1
     assert "name it not_y" not in cll("train", *options, "--labels", "uniform", "--out", tmp_path / "y")[2]
     assert "name it not_y" not in cll("train", *FAST, "--out", tmp_path / "z")[2]
+
+
+def test_train_warns_if_nothing_was_learned_and_only_then(cll, tmp_path):
+    bad = cll("train", *FAST, "--mix", "none", "--lr", 1e8, "--out", tmp_path / "bad")
+    assert (bad[0], bad[2].count("The classifier may be no better than chance")) == (0, 1)
+    assert "lower learning rate (lr)" in bad[2]
+    good = cll("train", "--epochs", 30, "--mix", "none", "--per-example", 3, "--out", tmp_path / "good")
+    assert (good[0], "no better than chance" in good[2]) == (0, False)
+
+
+def test_train_says_which_options_are_not_used(cll, tmp_path):
+    options = ("--mix", "none", "--epochs", 1)
+    error = cll("train", *options, "--clusters", 30, "--assignments", "nofile", "--out", tmp_path / "a")[2]
+    assert "clusters and assignments are not used: mix = none needs no clusters" in error
+    assert "not used" not in cll("train", *options, "--out", tmp_path / "b")[2]
+
+
+def test_train_shows_intervals_as_the_report_and_says_why_there_is_none(cll, tmp_path):
+    common = ("--mix", "none", "--per-example", 5)
+    out = cll("train", *common, "--epochs", 30, "--out", tmp_path / "a")[1]
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert interval_text(result["estimated_accuracy_low"], result["estimated_accuracy_high"]) in out
+    out = cll("train", *common, "--epochs", 1, "--holdout", 0, "--out", tmp_path / "b")[1]
+    assert "No estimated accuracy: no examples are held out." in out

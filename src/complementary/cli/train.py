@@ -9,6 +9,7 @@ import tyro
 
 from complementary.cli.options import RunOptions, is_given, parse_run
 from complementary.config import Config
+from complementary.reports.tables import interval_text
 from complementary.reports.terminal import print_table, training_progress
 
 
@@ -95,5 +96,5 @@ def _show(result: dict[str, Any], key: str) -> str:
     low, high = (result.get(key.replace("selected", end)) for end in ("low", "high"))
     value, seen = 100 * min(1.0, max(0.0, result[key])), result["data"].get("held_out_seen", 0)
     count = seen if "seen" in key else result["data"]["held_out"] - seen
-    interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f}, " if low is not None and high is not None else ""
+    interval = f"95 % interval {interval_text(low, high)}, " if low is not None and high is not None else ""
     return f"{value:.0f} % ({interval}{count} held-out examples)"

@@ -179,12 +179,12 @@ def label_source(config: Config, dataset: Dataset) -> str:
 
 
 def describe_drawn_labels(config: Config, dataset: Dataset) -> str | None:
-    """A message if labels are drawn from the true classes of a user's dataset, and the configuration does not say so.
+    """A message if labels are drawn from the true classes of an ``.npz``, and the configuration does not say so.
 
     Arrays called y are read as true classes, but may say what an example is not.
     """
-    named = dataset.name in REGISTRY or config.dataset.labels != "auto"
-    if named or dataset.train.truth is None or dataset.train.excluded is not None:
+    automatic = config.dataset.data.endswith(".npz") and config.dataset.labels == "auto"
+    if not automatic or dataset.train.truth is None or dataset.train.excluded is not None:
         return None
     return (
         f"{dataset.name} has no complementary labels; y was read as true classes and uniform labels were drawn. If y "
