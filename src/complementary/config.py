@@ -276,7 +276,8 @@ class DatasetConfig:
     """What the classifier is trained on: the inputs themselves, or features of the encoder, which stays frozen unless
     self_training is set."""
     holdout: float = 0.1
-    """Share of the training examples held out as a validation split for choosing the epoch (SCEL); 0: none."""
+    """Share of the training examples held out as a validation split for choosing the epoch by SCEL (surrogate
+    complementary estimation loss: how badly complementary labels are predicted; lower is better); 0: none."""
 
     def __post_init__(self) -> None:
         _check_choices(self)

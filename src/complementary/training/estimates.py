@@ -34,8 +34,8 @@ NOTHING_HELD_OUT = (
 NOT_SELECTED = "No estimated accuracy: the labels do not select an epoch."
 NOT_NEW = (
     "No estimated accuracy for new images: the encoder was pretrained on all held-out images, and it represents images "
-    "better that it has seen (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: pretrain_images = "
-    "training, or holdout in the pretraining."
+    "that it has seen better than new ones (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: "
+    "pretrain_images = training, or holdout in the pretraining."
 )
 UNKNOWN = (
     "No estimated accuracy for new images: the file of the encoder does not say which images it was pretrained on, so "
