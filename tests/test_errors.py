@@ -37,3 +37,13 @@ def test_import_optional_names_the_missing_package(monkeypatch, module, package)
 
 def test_import_optional_returns_the_module():
     assert import_optional("json", "Nothing") is sys.modules["json"]
+
+
+@pytest.mark.parametrize(
+    ("found", "close"), [("snl", "s-nl"), ("imc", "icm"), ("atuo", "auto"), ("digit", "digits"), ("xyz", None)]
+)
+def test_one_of_suggests_what_is_similar(found, close):
+    with pytest.raises(UserError) as caught:
+        one_of("The option", found, ["s-nl", "icm", "auto", "digits"])
+    assert ("did you mean" in str(caught.value)) is (close is not None)
+    assert close is None or f"(did you mean {close!r}?)" in str(caught.value)

@@ -1,3 +1,4 @@
+import logging
 import pickle
 import subprocess
 import sys
@@ -347,7 +348,7 @@ print(model.fit(np.zeros((40, 2)), np.arange(40) % 3).predict_proba(np.zeros((1,
         (np.zeros(4), [0, 1, 2, 0], "Reshape your data"),
         (np.array([["a", "b"]] * 4), [0, 1, 2, 0], "numbers"),
         (np.zeros((4, 2), complex), [0, 1, 2, 0], "Complex"),
-        (np.array([["a", 1]] * 4, object), [0, 1, 2, 0], "not all of its values are numbers"),
+        (np.array([["a", 1]] * 4, object), [0, 1, 2, 0], "not all values of column 0 are numbers"),
         (np.zeros((4, 0)), [0, 1, 2, 0], r"0 feature"),
         (np.zeros((1, 2)), [0], "1 sample"),
         (np.zeros((4, 2)), None, "y is None"),
@@ -450,3 +451,48 @@ def test_sgd_has_its_own_learning_rate_unless_one_is_given():
     for options, wanted in (({}, 0.1), ({"lr": 0.02}, 0.02)):
         model = ComplementaryClassifier(config={"optimizer": "sgd"}, **options)
         assert model._options().training.lr == wanted
+
+
+def test_verbose_lines_appear_once_if_logging_is_configured(capsys):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    handler, root = logging.StreamHandler(sys.stderr), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        ComplementaryClassifier(mix="none", epochs=1, batch=20, verbose=True).fit(x, np.arange(60) % 3)
+    finally:
+        root.removeHandler(handler)
+    assert capsys.readouterr().err.count("epoch 1/1") == 1
+
+
+def test_estimated_accuracy_of_true_labels_gives_a_warning(digits):
+    _, vectors, truth, excluded = digits
+    model = ComplementaryClassifier(mix="none", epochs=20, batch=128).fit(vectors[300:], excluded[300:])
+    with pytest.warns(UserWarning, match="far below 0.*may be true classes"):
+        assert model.estimated_accuracy(vectors, truth) < 0
+
+
+def test_fit_warns_if_nothing_was_learned(digits, caplog):
+    _, vectors, _, excluded = digits
+    ComplementaryClassifier(mix="none", epochs=2, batch=64, lr=1e8).fit(vectors, excluded)
+    assert "The classifier may be no better than chance" in caplog.text
+
+
+def test_bad_values_are_named_by_their_column():
+    table = pd.DataFrame({"size": [1.0, 2.0, 3.0], "color": [1.0, 2.0, 3.0]})
+    model = ComplementaryClassifier(mix="none", epochs=1)
+    with pytest.raises(UserError, match=r"example 1 contains NaN or infinity \(column color\)"):
+        model.fit(table.assign(color=[1.0, np.nan, 3.0]), [0, 1, 2])
+    with pytest.raises(UserError, match="not all values of column 'color' are numbers"):
+        model.fit(table.assign(color=["a", "b", "c"]), [0, 1, 2])
+
+
+def test_images_of_another_shape_are_named_with_both_shapes():
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    model = ComplementaryClassifier(mix="none", epochs=1, model="linear").fit(images, np.arange(40) % 3)
+    with pytest.raises(UserError, match=r"X has 16 x 16 x 3 pixels per example, but .* was fitted on 8 x 8 x 3 pixels"):
+        model.predict(np.zeros((2, 16, 16, 3), np.uint8))
+
+
+def test_labels_of_one_class_name_the_argument():
+    with pytest.raises(UserError, match=r"classes=\[...\]"):
+        ComplementaryClassifier().fit(np.zeros((3, 2)), ["a", "a", "a"])

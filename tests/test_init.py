@@ -8,7 +8,7 @@ import complementary
 NAMES = [
     *("ComplementaryClassifier", "Config", "ICM", "MICM", "Mixup", "UserError", "data", "diagnose"),
     *("export", "find_answer_issues", "kmeans"),
-    *("labels", "load", "losses", "mixing", "oracle", "run", "scores", "transitions"),
+    *("labels", "load", "losses", "mixing", "oracle", "priors", "run", "scores", "transitions"),
 ]
 
 

@@ -466,3 +466,12 @@ def test_mixer_rejects_unknown_choices(option):
     with pytest.raises(UserError, match="'misspelled'") as caught:
         MICM(**{option: "misspelled"})
     assert caught.value.option == option
+
+
+def test_mixers_refuse_arrays_and_lengths_that_differ():
+    x, excluded, cluster = torch.rand(4, 3), torch.eye(4), torch.zeros(4, dtype=torch.long)
+    for arguments, name in (((x.numpy(), excluded, cluster), "x"), ((x, excluded, cluster.numpy()), "cluster")):
+        with pytest.raises(UserError, match=f"{name} is a ndarray, not a tensor"):
+            mixing.ICM()(*arguments)
+    with pytest.raises(UserError, match="lengths differ: x 4, excluded 4, cluster 3"):
+        mixing.ICM()(x, excluded, cluster[:3])

@@ -2,8 +2,8 @@
 
 `ComplementaryClassifier` follows the scikit-learn API. `run` trains as a `Config` says and `load` reads a finished run.
 `diagnose` makes the report of a run, `find_answer_issues` finds answers that look wrong, and `export` writes ONNX.
-`ICM`, `MICM`, `Mixup`, `kmeans` and the modules `labels`, `losses`, `mixing`, `oracle`, `scores` and `transitions` are
-for your own training loop, and `data` loads datasets. Everything else is internal and may change.
+`ICM`, `MICM`, `Mixup`, `kmeans` and the modules `labels`, `losses`, `mixing`, `oracle`, `priors`, `scores` and
+`transitions` are for your own training loop, and `data` loads datasets. Everything else is internal and may change.
 """
 
 import os
@@ -16,7 +16,7 @@ if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
 if TYPE_CHECKING:
-    from complementary import data, labels, losses, mixing, oracle, scores, transitions
+    from complementary import data, labels, losses, mixing, oracle, priors, scores, transitions
     from complementary.clusters.kmeans import kmeans
     from complementary.config import Config
     from complementary.errors import UserError
@@ -46,6 +46,7 @@ __all__ = [
     "losses",
     "mixing",
     "oracle",
+    "priors",
     "run",
     "scores",
     "transitions",

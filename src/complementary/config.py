@@ -21,6 +21,7 @@ import math
 import tomllib
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -71,7 +72,7 @@ class BaseConfig:
         Other options are set by the recipe and the optimizer (`preset`), if these are given.
         """
         start = cls()
-        return start.with_(**(start.preset(options) | options))
+        return start.with_(**(start.preset(options) | options)).with_given(options)
 
     @classmethod
     def stored(cls, **options: Any) -> Self:
@@ -96,7 +97,24 @@ class BaseConfig:
         for section in {homes[n] for n in typed} - {""}:
             inner = {n: v for n, v in typed.items() if homes[n] == section}
             changed[section] = dataclasses.replace(getattr(self, section), **inner)
-        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+        changed_copy: Self = dataclasses.replace(self, **changed)  # type: ignore[type-var]
+        return changed_copy.with_given(self.given | options.keys())
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of the options that were given to `of`, `with_` or the command line, also those equal to a default.
+
+        ``recipe = auto`` chooses all others. The names are no part of the configuration: they are not compared, hashed
+        or stored, because a run stores what was chosen.
+        """
+        names: frozenset[str] = self.__dict__.get("_given", frozenset())
+        return names
+
+    def with_given(self, names: Iterable[str]) -> Self:
+        """Return a copy in which exactly these options count as given."""
+        copy = dataclasses.replace(self)  # type: ignore[type-var]
+        object.__setattr__(copy, "_given", frozenset(names))
+        return copy
 
     def _check_complete(self, options: dict[str, Any]) -> None:
         """Raise if the recipe or the optimizer among ``options`` sets other options than these."""
@@ -264,7 +282,8 @@ class DatasetConfig:
     """What the classifier is trained on: the inputs themselves, or features of the encoder, which stays frozen unless
     self_training is set."""
     holdout: float = 0.1
-    """Share of the training examples held out as a validation split for choosing the epoch (SCEL); 0: none."""
+    """Share of the training examples held out as a validation split for choosing the epoch by SCEL (surrogate
+    complementary estimation loss: how badly complementary labels are predicted; lower is better); 0: none."""
 
     def __post_init__(self) -> None:
         _check_choices(self)

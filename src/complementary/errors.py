@@ -1,5 +1,6 @@
 """The exception for bad input, the checks that raise it, and imports that may fail."""
 
+import difflib
 import sys
 from collections.abc import Iterable
 from importlib import import_module, metadata
@@ -28,8 +29,15 @@ def one_of(what: str, found: str, allowed: Iterable[object], option: str | None 
     """Return ``found`` if ``allowed`` contains it; raise a `UserError` that lists the choices otherwise."""
     choices = [str(a) for a in allowed]
     if found not in choices:
-        raise UserError(f"{what} {found!r} is not known; choose one of: {', '.join(choices)}.", option)
+        close = did_you_mean(found, choices)
+        raise UserError(f"{what} {found!r} is not known{close}; choose one of: {', '.join(choices)}.", option)
     return found
+
+
+def did_you_mean(found: str, choices: Iterable[str]) -> str:
+    """`` (did you mean 'icm'?)`` if a choice is similar to what was found, else nothing."""
+    close = difflib.get_close_matches(found, list(choices), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def require(holds: bool, option: str, found: object, wanted: str) -> None:

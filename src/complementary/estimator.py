@@ -17,6 +17,7 @@ from torch import Tensor
 from complementary import labels, transitions
 from complementary.config import Config
 from complementary.data.dataset import Dataset, Split, as_inputs, check_finite, moments
+from complementary.data.selection import usual_clusters
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import choose_device
 from complementary.engine.loop import TrainingLoop
@@ -27,10 +28,11 @@ from complementary.scores import (
     accuracy_interval,
     balanced_accuracy_interval,
     estimated_accuracy,
+    estimated_accuracy_error,
 )
 from complementary.training.predict import Predictor
 from complementary.training.recipes import resolve
-from complementary.training.run import build_trainer
+from complementary.training.run import build_trainer, check_learned
 from complementary.training.trainer import Trainer
 
 try:
@@ -70,8 +72,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     Args:
         recipe: A method with its usual options: "auto" (chosen for the data; usually the most accurate), "icm",
-            "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it.
-            "custom": the other parameters describe the method.
+            "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it,
+            and so do all options in ``config``, such as ``{"epochs": 100}``. "custom": the other parameters describe
+            the method.
         loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or a function of yours with the signature
             of `losses.Loss`, defined in a module.
         mix: How examples are mixed: "none", "mixup", "icm" or "micm".
@@ -185,6 +188,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             config = _sized(resolve(config, dataset, device), self, len(inputs))
             trainer = build_trainer(config, str(device), dataset, progress=_EpochLog())
             trainer.run(_EpochLog())
+            check_learned(trainer)
         self.predictor_ = _predictor(trainer).to("cpu")
         self.history_: list[dict[str, Any]] = trainer.history
         self.classes_ = np.array(found)
@@ -202,6 +206,9 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet; call fit(X, not_y) first.")
         validate_data(self, X, reset=False, skip_check_array=True, ensure_2d=False)  # names of features
         inputs = _check_inputs(X)
+        if inputs.shape[1:] != (trained := self.predictor_.shape) and max(inputs.ndim - 1, len(trained)) == 3:
+            found, wanted = (_shape_text(shape) for shape in (inputs.shape[1:], trained))
+            raise UserError(f"X has {found} per example, but {type(self).__name__} was fitted on {wanted}; resize X.")
         if (features := int(np.prod(inputs.shape[1:]))) != self.n_features_in_:
             expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
             raise UserError(f"X has {features} features, but {expected}.")
@@ -250,7 +257,15 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         classifier = _classifier_of(self)
         probabilities = torch.from_numpy(np.asarray(self.predict_proba(X)))
         excluded, _ = _read_labels(not_y, classifier.classes_.tolist(), len(probabilities))
-        return float(estimated_accuracy(probabilities, excluded, torch.from_numpy(classifier.transition_)))
+        matrix = torch.from_numpy(classifier.transition_)
+        found = float(estimated_accuracy(probabilities, excluded, matrix))
+        if found < -2 * float(estimated_accuracy_error(probabilities, excluded, matrix)):
+            warnings.warn(
+                f"The estimated accuracy is {found:.2f}, far below 0: the predictions agree with the labels more often "
+                "than chance. The labels may be true classes instead of classes that the examples do not belong to.",
+                stacklevel=2,
+            )
+        return found
 
     def accuracy_estimate(
         self, X: ArrayLike, not_y: object, population: Literal["data", "balanced"] = "data"
@@ -348,8 +363,9 @@ def _sized(config: Config, model: ComplementaryClassifier, count: int) -> Config
     custom = config.training.recipe == "custom"
     usual = (256, 50) if custom else (config.training.batch, config.cluster.clusters)
     batch = min(usual[0], max(2, count // 4)) if model.batch == "auto" else model.batch
-    clusters = min(usual[1], max(2, count // 10)) if model.clusters == "auto" else model.clusters
-    return config.with_(batch=batch, clusters=clusters)
+    clusters = usual_clusters(count, usual[1]) if model.clusters == "auto" else model.clusters
+    given = {name for name in ("batch", "clusters") if getattr(model, name) != "auto"}
+    return config.with_(batch=batch, clusters=clusters).with_given(config.given | given)
 
 
 def _predictor(trainer: Trainer) -> Predictor:
@@ -381,7 +397,7 @@ def _check_inputs(X: ArrayLike) -> Tensor:
     """Images uint8 [N, C, H, W] or vectors float32 [N, D], all values finite."""
     if hasattr(X, "tocsr"):
         raise UserError("X is sparse, which is not supported; convert it with X.toarray().")
-    array = np.asarray(X)
+    array, columns = np.asarray(X), list(X.columns) if hasattr(X, "columns") else None
     if np.iscomplexobj(array):
         raise UserError("Complex data not supported: X has type complex.")
     if array.ndim < 2:
@@ -396,10 +412,28 @@ def _check_inputs(X: ArrayLike) -> Tensor:
         try:
             array = array.astype(np.float64)
         except ValueError as error:  # a TypeError says itself what is wrong
-            raise UserError(f"X has type object, and not all of its values are numbers: {error}.") from None
+            where = _column_of(array, columns)
+            raise UserError(f"X has type object, and not all values of {where} are numbers: {error}.") from None
     inputs = as_inputs(array)
-    check_finite("Input X", inputs)
+    check_finite("Input X", inputs, columns)
     return inputs
+
+
+def _shape_text(shape: Sequence[int]) -> str:
+    """``16 x 16 x 3 pixels`` for an image [C, H, W], ``5 features`` for a vector [D]."""
+    if len(shape) != 3:
+        return f"{int(np.prod(shape))} features"
+    return f"{shape[1]} x {shape[2]} x {shape[0]} pixels"
+
+
+def _column_of(values: NDArray[Any], columns: Sequence[object] | None) -> str:
+    """The first column of an object array [N, D] with a value that is no number, for a message."""
+    for k, column in enumerate(values.reshape(len(values), -1).T):
+        try:
+            column.astype(np.float64)
+        except (TypeError, ValueError):
+            return f"column {k if columns is None else repr(columns[k])}"
+    return "a column"
 
 
 def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None, examples: int) -> labels.Encoded:

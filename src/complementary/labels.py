@@ -560,7 +560,9 @@ def check_excluded(excluded: Tensor) -> Tensor:
         raise UserError(f"Labels have shape {list(excluded.shape)}; there must be at least one example, N > 0.")
     count, classes = excluded.sum(1), excluded.shape[1]
     if classes < 2 and bool((count > 0).all()):
-        raise UserError("The labels name one class; at least two are needed. List all classes.", "classes")
+        raise UserError(
+            "The labels name one class; at least two are needed. Pass all of them: classes=[...].", "classes"
+        )
     for bad, what in ((count == 0, "no class"), (count == classes, "every class")):
         if bad.any():
             raise UserError(

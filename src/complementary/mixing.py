@@ -217,6 +217,14 @@ class GroupMixup:
         Returns:
             Mixed inputs [B, ...] and soft labels [B, K].
         """
+        for name, value in (("x", x), ("excluded", excluded), ("cluster", cluster)):
+            if not isinstance(value, Tensor) and not (name == "cluster" and value is None):
+                raise UserError(f"{name} is a {type(value).__name__}, not a tensor; convert it with torch.as_tensor.")
+        lengths = [len(x), len(excluded), *([] if cluster is None else [len(cluster)])]
+        if len(set(lengths)) > 1:
+            names = ("x", "excluded", "cluster")
+            found = ", ".join(f"{name} {count}" for name, count in zip(names, lengths, strict=False))
+            raise UserError(f"The inputs of a mixer must have one row per example, but their lengths differ: {found}.")
         if not x.is_floating_point():
             raise UserError(f"Inputs of type {x.dtype} cannot be mixed; convert them to floats first.")
         return self.apply(x, excluded, cluster, self.draw(len(x), x.device, generator), index, generator)

@@ -399,7 +399,8 @@ def _checked(estimate: AccuracyEstimate) -> AccuracyEstimate:
     if low > high:
         return _no_estimate(estimate.examples, estimate.population, MISFIT)
     if width > WIDEST:
-        reason = f"With {estimate.examples} labels its 95 % interval would be {100 * width:.0f} points wide."
+        width_text = f"{100 * width:.0f} points wide"
+        reason = f"There are too few labels: with {estimate.examples} its 95 % interval would be {width_text}."
         return _no_estimate(estimate.examples, estimate.population, reason)
     value = min(1.0, max(0.0, estimate.value))
     return estimate._replace(value=value, low=low, high=high, unbiased=estimate.value)

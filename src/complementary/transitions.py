@@ -10,6 +10,7 @@ probability of a wrong label, one that excludes the true class.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -168,6 +169,21 @@ def check_transition(matrix: Tensor, classes: int | None = None, name: str = "Th
     if abs(float(sums[worst]) - 1) > 1e-3:
         raise UserError(f"{name}: row {worst} sums to {float(sums[worst]):.4f}, but each row must sum to 1.")
     return matrix / sums[:, None]
+
+
+def describe_true_labels(matrix: Tensor, names: Sequence[str]) -> str | None:
+    """A message if labels of some classes name the true class more often than chance, 1 / K; [K, K]."""
+    own, chance = matrix.diagonal().tolist(), 1 / len(matrix)
+    wrong = [k for k, share in enumerate(own) if share > chance + 1e-6]
+    if not wrong:
+        return None
+    first = wrong[0]
+    return (
+        f"The transition matrix says that labels name the true class more often than chance, for {len(wrong)} of "
+        f"{len(matrix)} classes (not {names[first]} for an example of class {names[first]}: {100 * own[first]:.0f} %). "
+        "Such labels are not complementary. Row y, column k must be the probability that an example of class y is "
+        "labeled not k."
+    )
 
 
 def read_transition(path: str | Path, classes: int | None = None) -> Tensor:

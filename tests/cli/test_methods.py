@@ -9,6 +9,7 @@ def test_methods_lists_every_method(cll):
     status, out, error = cll("methods")
     assert (status, error) == (0, "")
     assert {line.split()[0] for line in out.splitlines() if line} >= set(METHODS)
+    assert "further recipes: auto (" in out
 
 
 def test_methods_json_has_every_assumption(cll):

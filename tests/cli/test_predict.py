@@ -195,3 +195,16 @@ def test_predict_csv_equals_npy_for_a_run_on_vectors(cll, tmp_path):
     by_csv, by_npy = (cll("predict", tmp_path / "x", tmp_path / f"v.{kind}")[1] for kind in ("csv", "npy"))
     assert len(table(by_csv)) == 61
     assert by_csv == by_npy
+
+
+def test_predict_says_how_images_are_converted(cll, trained, tmp_path):
+    image = Image.fromarray(load("digits").test.inputs[3, 0].numpy())
+    for name, changed in (("a", image), ("b", image.resize((48, 48)))):
+        (tmp_path / name).mkdir()
+        changed.save(tmp_path / name / "x.png")
+    assert "resized" not in cll("predict", trained, tmp_path / "a")[2]
+    assert "images (x.png: 48 x 48, gray) are resized to 8 x 8" in cll("predict", trained, tmp_path / "b")[2]
+    red = Image.new("RGB", (48, 48), "red")
+    red.save(tmp_path / "b" / "x.png")
+    wanted = "warning: images (x.png: 48 x 48, color) are resized to 8 x 8 and converted to gray, as in training"
+    assert wanted in cll("predict", trained, tmp_path / "b")[2]

@@ -7,6 +7,7 @@ import pytest
 
 from complementary.cli.train import print_result
 from complementary.config import Config, read_toml, to_toml
+from complementary.reports.tables import interval_text
 from complementary.training.run import run
 
 FAST = ("--epochs", 2, "--clusters", 20, "--restarts", 1)
@@ -177,3 +178,58 @@ def test_train_with_a_singular_transition_has_no_accuracy_estimate(cll, tmp_path
     assert status == 0
     assert "No estimated accuracy" in out
     assert "URE" not in out
+
+
+def test_train_with_recipe_auto_keeps_given_options_that_equal_a_default(cll, tmp_path):
+    options = ("--data", "digits", "--recipe", "auto", "--mix", "none", "--model", "linear", "--batch", 512)
+    status, _, error = cll("train", *options, "--epochs", 100, "--self-training", 0, "--out", tmp_path / "x")
+    assert status == 0, error
+    config = read_toml(tmp_path / "x" / "config.toml", Config)
+    assert (config.training.epochs, config.pseudo_labels.self_training) == (100, 0)
+    file = tmp_path / "wanted.toml"
+    file.write_text('[training]\nrecipe = "auto"\nepochs = 100\n[pseudo_labels]\nself_training = 0\n')
+    assert cll("train", "--config", file, *options[4:], "--out", tmp_path / "y")[0] == 0
+    assert read_toml(tmp_path / "y" / "config.toml", Config) == config
+
+
+def test_train_adapts_the_default_number_of_clusters_to_small_data(cll, tmp_path, small):
+    options = ("--data", small, "--epochs", 1, "--batch", 8)
+    status, _, error = cll("train", *options, "--out", tmp_path / "x")
+    assert (status, "6 clusters instead of 50, because there are only 60 examples" in error) == (0, True), error
+    assert cll("train", *options, "--out", tmp_path / "x", "--resume")[0] == 0
+    status, _, error = cll("train", *options, "--clusters", 70, "--out", tmp_path / "y")
+    assert (status, "(--clusters)" in error) == (2, True), error
+
+
+def test_train_on_true_classes_says_that_labels_were_drawn(cll, tmp_path):
+    source = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=source.normal(size=(60, 4)), y=np.arange(60) % 3)
+    options = ("--data", tmp_path / "mine.npz", "--mix", "none", "--epochs", 1)
+    error = cll("train", *options, "--out", tmp_path / "x")[2]
+    assert error.count("mine has no complementary labels; y was read as true classes") == 1
+    assert "name it not_y" not in cll("train", *options, "--labels", "uniform", "--out", tmp_path / "y")[2]
+    assert "name it not_y" not in cll("train", *FAST, "--out", tmp_path / "z")[2]
+
+
+def test_train_warns_if_nothing_was_learned_and_only_then(cll, tmp_path):
+    bad = cll("train", *FAST, "--mix", "none", "--lr", 1e8, "--out", tmp_path / "bad")
+    assert (bad[0], bad[2].count("The classifier may be no better than chance")) == (0, 1)
+    assert "lower learning rate (lr)" in bad[2]
+    good = cll("train", "--epochs", 30, "--mix", "none", "--per-example", 3, "--out", tmp_path / "good")
+    assert (good[0], "no better than chance" in good[2]) == (0, False)
+
+
+def test_train_says_which_options_are_not_used(cll, tmp_path):
+    options = ("--mix", "none", "--epochs", 1)
+    error = cll("train", *options, "--clusters", 30, "--assignments", "nofile", "--out", tmp_path / "a")[2]
+    assert "clusters and assignments are not used: mix = none needs no clusters" in error
+    assert "not used" not in cll("train", *options, "--out", tmp_path / "b")[2]
+
+
+def test_train_shows_intervals_as_the_report_and_says_why_there_is_none(cll, tmp_path):
+    common = ("--mix", "none", "--per-example", 5)
+    out = cll("train", *common, "--epochs", 30, "--out", tmp_path / "a")[1]
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert interval_text(result["estimated_accuracy_low"], result["estimated_accuracy_high"]) in out
+    out = cll("train", *common, "--epochs", 1, "--holdout", 0, "--out", tmp_path / "b")[1]
+    assert "No estimated accuracy: no examples are held out." in out

@@ -200,7 +200,9 @@ def test_load_digits_equals_those_of_scikit_learn(monkeypatch, found):
 
 
 def test_load_of_an_unknown_name_lists_the_choices(root):
-    with pytest.raises(UserError, match=r"'mnits' is not known; choose one of: digits, mnist"):
+    with pytest.raises(
+        UserError, match=r"'mnits' is not known \(did you mean 'mnist'\?\); choose one of: digits, mnist"
+    ):
         load("mnits", root)
 
 

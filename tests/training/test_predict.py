@@ -21,6 +21,7 @@ def test_load_predicts_as_in_training(tmp_path, quick):
 
 def test_predictor_takes_arrays_and_warns_about_another_range_of_pixels(tmp_path, quick, caplog):
     run(quick, tmp_path)
+    caplog.clear()
     images, predictor = data.load("digits").test.inputs[:20], load(tmp_path)
     assert torch.equal(predictor(images.numpy()), predictor(images))
     assert not caplog.text
@@ -142,7 +143,7 @@ def test_read_examples_from_csv(tmp_path, text, names):
         ("nan.npy", np.where(VECTORS == 2, np.nan, VECTORS), "example 1 contains NaN"),
         ("text.csv", "a,b\n1,2\n3,x\n", "line 3: expected 2 numbers, found '3,x'"),
         ("empty.csv", "", "is empty"),
-        ("none.npy", None, "cannot be read"),
+        ("none.npy", None, "There is no file .*none.npy.$"),
         ("none.npz", None, "does not exist"),
         ("none.csv", None, "cannot be read"),
         ("x.txt", "rows", "is not an image"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from complementary import ComplementaryClassifier, data
-from complementary.config import Config
+from complementary.config import Config, read_toml
 from complementary.data.dataset import Dataset, Split, moments
 from complementary.encoders.spec import EncoderSpec
 from complementary.errors import UserError
@@ -233,3 +233,27 @@ def test_grid_with_recipe_auto_is_refused(tmp_path, where):
     (tmp_path / "grid.toml").write_text('data = "digits"\nseeds = [0]\n' + where)
     with pytest.raises(UserError, match="recipe"):
         read_grid(tmp_path / "grid.toml")
+
+
+def test_auto_keeps_given_options_that_equal_a_default():
+    config = Config.of(recipe="auto", labels="given", epochs=100, self_training=0)
+    for given in (config, AUTO.with_(epochs=100, self_training=0)):
+        found = resolve(given, VECTORS, CPU)
+        assert (found.training.epochs, found.pseudo_labels.self_training) == (100, 0)
+    assert (config, config.hash()) == (AUTO, AUTO.hash()), "what was given is no part of the configuration"
+    assert resolve(AUTO, VECTORS, CPU).pseudo_labels.self_training > 0
+
+
+def test_a_resumed_run_of_auto_has_the_options_that_were_given(tmp_path):
+    config = Config.of(recipe="auto", data="digits", epochs=100, self_training=0, mix="none", model="linear", batch=512)
+    result = run(config, tmp_path / "run", device="cpu")
+    assert (result["config"]["training"]["epochs"], result["config"]["pseudo_labels"]["self_training"]) == (100, 0)
+    stored = read_toml(tmp_path / "run" / "config.toml", Config)
+    for again in (config, stored):
+        assert run(again, tmp_path / "run", device="cpu", resume=True)["config_hash"] == result["config_hash"]
+
+
+def test_estimator_with_auto_keeps_options_in_config_that_equal_a_default():
+    x, not_y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    options = {"self_training": 0, "epochs": 100, "mix": "none", "model": "linear"}
+    assert len(ComplementaryClassifier(recipe="auto", config=options).fit(x, not_y).history_) == 100

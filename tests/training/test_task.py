@@ -224,3 +224,24 @@ def test_features_need_images():
     with pytest.raises(UserError, match="vectors") as caught:
         build_task(FEATURES.with_(batch=8), dataset)
     assert caught.value.option == "inputs"
+
+
+def test_a_prior_with_the_wrong_number_of_shares_is_refused_also_if_nothing_uses_it():
+    with pytest.raises(UserError, match="2 shares, but there are 10 classes"):
+        build_task(Config.of(mix="none", prior="0.5,0.5"))
+
+
+def test_a_single_training_example_is_refused():
+    dataset = load("digits")
+    one = dataclasses.replace(dataset, train=dataset.train.take(torch.arange(1)))
+    with pytest.raises(UserError, match="There is 1 training example; at least 2 are needed"):
+        build_task(Config.of(mix="none"), one)
+
+
+@pytest.mark.parametrize(("matrix", "warned"), [("[[0,1],[1,0]]", False), ("[[1,0],[0,1]]", True)])
+def test_a_matrix_of_true_labels_gives_a_warning(caplog, matrix, warned):
+    inputs = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    excluded = torch.eye(2, dtype=torch.uint8)[torch.arange(40) % 2]
+    dataset = Dataset("two", Split(inputs, excluded=excluded), None, ("cat", "dog"), (0.0,) * 3, (1.0,) * 3)
+    build_task(Config.of(mix="none", transition=f"matrix:{matrix}", loss="fwd", batch=8), dataset)
+    assert ("labels name the true class more often than chance, for 2 of 2 classes" in caplog.text) is warned

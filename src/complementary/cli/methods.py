@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> None:
         print(f"values of the option {kind}:")
         print_table(HEADER, [row(method) for method in chosen if method.kind == kind])
         print()
+    print("further recipes: auto (chosen for the data and the device), icm (mixes within clusters), features (a linear")
+    print("layer on a frozen encoder).")
     own = {kind: plugin_names(kind) for kind in ("losses", "mixers", "encoders", "datasets")}
     if any(own.values()):
         print("plug-ins: " + "; ".join(f"{kind} {', '.join(names)}" for kind, names in own.items() if names))

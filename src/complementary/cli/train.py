@@ -9,6 +9,7 @@ import tyro
 
 from complementary.cli.options import RunOptions, is_given, parse_run
 from complementary.config import Config
+from complementary.reports.tables import interval_text
 from complementary.reports.terminal import print_table, training_progress
 
 
@@ -35,17 +36,22 @@ def main(arguments: list[str]) -> None:
         preset |= dict(config.as_coded().flat().items() - config.flat().items())
     if preset:
         options, config = parse_run(Train, Config, arguments, "cll train", **(given | preset))
+    config = config.with_given(given)
     from complementary import data
-    from complementary.data.selection import fit_batch
+    from complementary.data.selection import fit_batch, fit_clusters
     from complementary.engine.distributed import join_processes
     from complementary.training.run import run
     from complementary.training.task import uses_oracle
 
     with join_processes(options.device) as processes:
         dataset = None
-        if not is_given("batch", options, arguments):
+        adapted = {"batch", "clusters"} - given.keys() if config.training.recipe != "auto" else set()
+        if adapted:
             dataset = data.load(config.dataset.data)
+        if dataset is not None and "batch" in adapted:
             config = fit_batch(config, dataset, processes.world_size)
+        if dataset is not None and "clusters" in adapted:
+            config = fit_clusters(config, dataset)
         oracle = ("oracle",) if uses_oracle(config) else ()
         t, mix = config.training, config.mixing.mix
         method = (t.loss, mix) if t.recipe == "custom" else (t.recipe,)
@@ -90,5 +96,5 @@ def _show(result: dict[str, Any], key: str) -> str:
     low, high = (result.get(key.replace("selected", end)) for end in ("low", "high"))
     value, seen = 100 * min(1.0, max(0.0, result[key])), result["data"].get("held_out_seen", 0)
     count = seen if "seen" in key else result["data"]["held_out"] - seen
-    interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f}, " if low is not None and high is not None else ""
+    interval = f"95 % interval {interval_text(low, high)}, " if low is not None and high is not None else ""
     return f"{value:.0f} % ({interval}{count} held-out examples)"

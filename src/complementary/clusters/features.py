@@ -398,6 +398,8 @@ def read_embeddings(encoder: EncoderSpec, count: int) -> Tensor:
     """Read a .npy table of vectors, float [N, D], with one row for each of ``count`` training examples."""
     path = encoder.path
     assert path is not None
+    if not path.exists():
+        raise UserError(f"There is no file {path} of embeddings.", "encoder")
     advice = "save a .npy table of numbers with numpy.save"
     # np.load does not close a broken archive that it opened itself
     with files.reading(f"The embeddings {path}", advice, "encoder"), path.open("rb") as file:

@@ -232,6 +232,8 @@ def read_example_file(path: Path) -> ExampleFile:
 
 def read_npy(path: Path, contiguous: bool = True) -> Tensor:
     """Read the inputs in a ``.npy`` file; a large file is memory-mapped. ``contiguous``: as in `as_inputs`."""
+    if not path.exists():
+        raise UserError(f"There is no file {path}.")
     with reading(path, "save an array of numbers with numpy.save"):
         # "c": copy on write, so that nothing can change the file
         mapped = "c" if path.stat().st_size > MAPPED_BYTES else None

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,14 +137,21 @@ def _check_inputs(name: str, inputs: Tensor) -> None:
     check_finite(name, inputs)
 
 
-def check_finite(name: str, inputs: Tensor) -> None:
-    """Raise if a vector contains NaN or infinity. ``name``: start of the message; ``inputs``: as in `Split`."""
+def check_finite(name: str, inputs: Tensor, columns: Sequence[object] | None = None) -> None:
+    """Raise if a vector contains NaN or infinity.
+
+    Args:
+        name: Start of the message.
+        inputs: As in `Split`.
+        columns: Names of the features; None: their numbers.
+    """
     for start in range(0, len(inputs) if inputs.is_floating_point() else 0, CHECKED):
         finite = torch.isfinite(inputs[start : start + CHECKED])
         if bool(finite.all()):
             continue
-        row = start + int((~finite).any(1).nonzero()[0])
-        raise UserError(f"{name}: example {row} contains NaN or infinity; clean or drop such rows first.")
+        row, column = (int(i) for i in (~finite).nonzero()[0])
+        where = f"example {start + row} contains NaN or infinity (column {columns[column] if columns else column})"
+        raise UserError(f"{name}: {where}; clean or drop such rows first.")
 
 
 def _check_labels(name: str, split: Split, classes: int) -> None:

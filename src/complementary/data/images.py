@@ -86,6 +86,15 @@ def _to_rgb(opened: Any) -> Any:
     return opened.convert("RGB")
 
 
+def image_size(path: Path) -> tuple[int, int]:
+    """Width and height of an image in pixels, from the beginning of its file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _pillow().open(path) as opened:
+            width, height = opened.size
+    return width, height
+
+
 @dataclass(frozen=True)
 class Decoded:
     """The outcome of `decode_into`."""

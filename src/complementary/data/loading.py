@@ -18,7 +18,7 @@ from complementary.data.cache import Stored
 from complementary.data.dataset import Answers, Dataset, Split, moments, to_tensor
 from complementary.data.download import Unavailable, sources, user_folder
 from complementary.data.registry import REGISTRY, NamedSet
-from complementary.errors import UserError, import_optional, load_plugin, plugin_names
+from complementary.errors import UserError, did_you_mean, import_optional, load_plugin, plugin_names
 from complementary.files import reading
 from complementary.transitions import check_transition
 
@@ -64,8 +64,9 @@ def load(name: str, root: Path | None = None, folder: Path | None = None) -> Dat
 def _unknown(name: str, root: Path) -> str:
     if Path(name).exists():
         return f"{name} has not been imported yet; import it as a dataset first (see docs/guide/data.md)."
-    known = ", ".join([*REGISTRY, *(own for own in cache.names(root) if own not in REGISTRY)])
-    return f"The dataset {name!r} is not known; choose one of: {known}; or import your own (see docs/guide/data.md)."
+    names = [*REGISTRY, *(own for own in cache.names(root) if own not in REGISTRY)]
+    known = f"not known{did_you_mean(name, names)}; choose one of: {', '.join(names)}"
+    return f"The dataset {name!r} is {known}; or import your own (see docs/guide/data.md)."
 
 
 def _load_own(name: str) -> Dataset:

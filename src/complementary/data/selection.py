@@ -105,6 +105,22 @@ def fit_batch(config: AnyRun, dataset: Dataset, processes: int = 1) -> AnyRun:
     return config.with_(batch=smaller)
 
 
+def fit_clusters(config: Config, dataset: Dataset) -> Config:
+    """Lower the number of clusters of a configuration to a tenth of the examples (2 at least), if they are few."""
+    examples, most = len(Subset.of(config).index(dataset)), config.cluster.clusters
+    clusters = usual_clusters(examples, most)
+    needed = config.mixed_within == "clusters" and config.cluster.assignments is None
+    if not needed or clusters >= most:
+        return config
+    log.info("%d clusters instead of %d, because there are only %d examples", clusters, most, examples)
+    return config.with_(clusters=clusters)
+
+
+def usual_clusters(examples: int, most: int) -> int:
+    """Number of clusters that suits so many examples: ten per cluster, at least two clusters and at most ``most``."""
+    return min(most, max(2, examples // 10))
+
+
 def same_for_all_seeds(config: Config) -> bool:
     """Whether runs with different seeds train on the same examples."""
     subset = Subset.of(config)
@@ -160,6 +176,20 @@ def label_source(config: Config, dataset: Dataset) -> str:
     if source == "auto":
         return "uniform" if dataset.train.excluded is None else "given"
     return long_tail.setup(source)[1] if source.startswith("setup") else source
+
+
+def describe_drawn_labels(config: Config, dataset: Dataset) -> str | None:
+    """A message if labels are drawn from the true classes of an ``.npz``, and the configuration does not say so.
+
+    Arrays called y are read as true classes, but may say what an example is not.
+    """
+    automatic = config.dataset.data.endswith(".npz") and config.dataset.labels == "auto"
+    if not automatic or dataset.train.truth is None or dataset.train.excluded is not None:
+        return None
+    return (
+        f"{dataset.name} has no complementary labels; y was read as true classes and uniform labels were drawn. If y "
+        "says what an example is not, name it not_y."
+    )
 
 
 def require_truth(dataset: Dataset, purpose: str) -> Tensor:

@@ -238,7 +238,7 @@ class Pretrainer(TrainingLoop):
             "images": self.examples,
             "views_per_second": round(views / self.seconds, 1),
             "train_seconds": round(self.seconds, 3),
-            "config": vars(self.config),
+            "config": self.config.flat(),
             "config_hash": self.config_hash,
             "device": device_name(self.device),
             "processes": self.processes.world_size,

@@ -10,10 +10,9 @@ from torch import Tensor
 from complementary.reports.answers import RankedAnswers
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions, Estimated
-from complementary.reports.tables import csv
+from complementary.reports.tables import csv, interval_text
 
 INTERVAL = 1.96  # standard errors on each side: a 95 % interval
-ROUNDING = 1e-9  # percent; 57 is not 56.999...
 SHOWN = 5  # rows of each kind in the text summary
 
 
@@ -48,9 +47,8 @@ class Accuracy:
         return max(0.0, min(1.0, self.estimate.value))
 
     def interval_text(self) -> str:
-        """``55 to 73 %``, rounded outward: it contains the value, however that is rounded."""
-        low, high = self.interval()
-        return f"{math.floor(100 * low + ROUNDING)} to {math.ceil(100 * high - ROUNDING)} %"
+        """The interval as text, see `tables.interval_text`."""
+        return interval_text(*self.interval())
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,18 @@
 
 import csv as csv_module
 import io
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+ROUNDING = 1e-9  # percent; 57 is not 56.999...
+
+
+def interval_text(low: float, high: float) -> str:
+    """``55 to 73 %`` for the fractions .551 and .729, rounded outward: it contains the value, however it is rounded."""
+    return f"{math.floor(100 * low + ROUNDING)} to {math.ceil(100 * high - ROUNDING)} %"
 
 
 @dataclass(frozen=True)

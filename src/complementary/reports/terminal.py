@@ -72,18 +72,33 @@ def log_progress(logger: logging.Logger, what: str, done: int, total: int | None
 def log_to_stderr() -> Iterator[None]:
     """Show what the package logs on stderr while the block runs: info and warnings as lines, progress as bars.
 
-    Under torchrun only the first process shows anything.
+    Under torchrun only the first process shows anything. If logging is configured so that lines appear on the screen
+    anyway, they are not shown twice.
     """
     logger, handler = logging.getLogger("complementary"), _Handler()
-    level = logger.level
-    logger.setLevel(logging.DEBUG if os.environ.get("RANK", "0") == "0" else logging.ERROR)
-    logger.addHandler(handler)
+    level, configured = logger.level, _is_on_screen(logger)
+    shown = logging.INFO if configured else logging.DEBUG
+    logger.setLevel(shown if os.environ.get("RANK", "0") == "0" else logging.ERROR)
+    if not configured:
+        logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
         _BARS.close_all()
+
+
+def _is_on_screen(logger: logging.Logger) -> bool:
+    """Whether a handler of the logger, or of one that it propagates to, writes info lines to stdout or stderr."""
+    found: logging.Logger | None = logger
+    while found is not None:
+        for handler in found.handlers:
+            on_screen = getattr(handler, "stream", None) in (sys.stdout, sys.stderr) or hasattr(handler, "console")
+            if on_screen and handler.level <= logging.INFO:
+                return True
+        found = found.parent if found.propagate else None
+    return False
 
 
 class _Handler(logging.Handler):

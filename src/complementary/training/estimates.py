@@ -28,10 +28,14 @@ NAMES = (
 )
 """Estimates of a result: for new data, with the classes as they are or of equal size; and the same for images that the
 encoder was pretrained on."""
+NOTHING_HELD_OUT = (
+    "No estimated accuracy: no examples are held out. Set holdout to a share of them, such as 0.1, or add examples."
+)
+NOT_SELECTED = "No estimated accuracy: the labels do not select an epoch."
 NOT_NEW = (
     "No estimated accuracy for new images: the encoder was pretrained on all held-out images, and it represents images "
-    "better that it has seen (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: pretrain_images = "
-    "training, or holdout in the pretraining."
+    "that it has seen better than new ones (CIFAR-10, SimSiam: 2.5 points of accuracy). Pretrain without them: "
+    "pretrain_images = training, or holdout in the pretraining."
 )
 UNKNOWN = (
     "No estimated accuracy for new images: the file of the encoder does not say which images it was pretrained on, so "
@@ -67,8 +71,10 @@ def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None])
     """
     task = trainer.task
     nothing = dict.fromkeys(f"{name}_{part}" for name in NAMES for part in ("selected", "error", "low", "high"))
-    if not len(task.validation) or select(trainer.history) is None:
-        return nothing
+    if not len(task.validation):
+        return nothing | {"estimate_notes": [NOTHING_HELD_OUT]}
+    if select(trainer.history) is None:
+        return nothing | {"estimate_notes": [NOT_SELECTED]}
     predicted = cross_fitted_predictions(trainer, select)
     seen = torch.zeros(len(predicted), dtype=torch.bool) if task.validation_seen is None else task.validation_seen
     found: dict[str, Any] = {}

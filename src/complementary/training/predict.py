@@ -15,7 +15,7 @@ from complementary.augment.crop import luminance, normalize
 from complementary.data import arrays, as_inputs
 from complementary.data.arrays import ExampleFile, open_npz, read_example_file, read_npy
 from complementary.data.dataset import check_finite
-from complementary.data.images import SUFFIXES, decode_into, find_images
+from complementary.data.images import SUFFIXES, decode_into, find_images, image_size
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.batches import evaluation_batch
 from complementary.engine.run_folder import read_result
@@ -161,11 +161,32 @@ def read_images(path: Path, shape: tuple[int, ...], fit: str = "crop") -> tuple[
         )
     paths = find_images(path) if path.is_dir() else [path]
     pixels = np.zeros((len(paths), shape[1], shape[2], 3), np.uint8)
-    failures = decode_into(pixels, paths, fit, "reading images").failures
+    decoded = decode_into(pixels, paths, fit, "reading images")
+    failures = decoded.failures
+    if (first := next((path for i, path in enumerate(paths) if i not in failures), None)) is not None:
+        _log_conversion(first, shape, decoded.gray)
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     if shape[0] == 1:
         images = luminance(images.float()).round().to(torch.uint8)
     return paths, images.contiguous(), failures
+
+
+def _log_conversion(path: Path, shape: tuple[int, ...], gray: bool) -> None:
+    """Log how images are converted, by the size of the first one; warn if they are unlike those of the run.
+
+    Args:
+        path: The first image.
+        shape: Shape of the images of the run, [C, S, S].
+        gray: Whether all images are gray.
+    """
+    width, height = image_size(path)
+    size, to_gray = shape[1], shape[0] == 1 and not gray
+    done = [f"resized to {size} x {size}"] if (width, height) != (size, size) else []
+    done += ["converted to gray, as in training"] if to_gray else []
+    if done:
+        level = logging.WARNING if to_gray or min(width, height) < size else logging.INFO
+        color = "gray" if gray else "color"
+        log.log(level, "images (%s: %d x %d, %s) are %s", path.name, width, height, color, " and ".join(done))
 
 
 def read_examples(path: Path, features: tuple[str, ...] | None = None) -> tuple[list[str] | None, Tensor]:

@@ -45,9 +45,10 @@ PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 5
 def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
-    Options that the configuration sets to other values than their defaults stay as they are, except for those that a
-    recipe sets for a layer on features: vectors have a network of their own, and the weight decay is too large for more
-    than ten classes and for features of patches of many images. What was chosen, and why, is one line in the log.
+    With ``recipe = auto``, options that were given (`Config.given`) stay as they are, and so do those that differ from
+    their defaults. Other recipes adapt what they set for a layer on features: vectors have a network of their own, and
+    the weight decay is too large for more than ten classes and for features of patches of many images. What was
+    chosen, and why, is one line in the log.
 
     Args:
         config: The configuration.
@@ -144,7 +145,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         reason += "; the transition matrix is estimated"
         options |= {"transition": "estimate", "loss": "fwd"}
     log.info("recipe = auto: %s", reason)
-    return Config.of(**({"recipe": recipe} | options | given))
+    return Config.of(**({"recipe": recipe} | options | given)).with_given(given)
 
 
 def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:
@@ -174,6 +175,7 @@ def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
 
 
 def _given(config: Config) -> dict[str, Any]:
-    """The options that differ from what ``recipe = auto`` starts from, except for the recipe."""
+    """The options that were given or differ from what ``recipe = auto`` starts from, except for the recipe."""
     start, flat = Config.of(recipe="auto").flat(), config.flat()
-    return {name: flat[name] for name in options_of(Config) if name != "recipe" and flat[name] != start[name]}
+    names = [name for name in options_of(Config) if name in config.given or flat[name] != start[name]]
+    return {name: flat[name] for name in names if name != "recipe"}

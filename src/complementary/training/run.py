@@ -30,7 +30,7 @@ from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training.discriminant import DiscriminantTrainer
-from complementary.training.estimates import estimates
+from complementary.training.estimates import cross_fitted_predictions, estimates
 from complementary.training.evidence import evidence_of_neighbors
 from complementary.training.fine_tuning import fine_tuned_network
 from complementary.training.folds import predict_out_of_fold
@@ -47,6 +47,7 @@ ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when th
 SAME_INPUTS = ("same", "mlp")  # students that see what the first classifier saw; others need images
 LISTED = 10  # classes in a message
 CONFIRMED = 1.0  # standard deviations by which a classifier must be better than chance, else there is a warning
+ENOUGH_LABELS = 9  # held-out labels per class, so that perfect predictions are three standard deviations off chance
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
@@ -86,6 +87,7 @@ def run(
     if out is None:
         trainer = build_trainer(config, engine, dataset, processes, progress)
         trainer.run(progress)
+        check_learned(trainer)
         return summarize(trainer)
     with RunFolder(Path(out), config, resume=resume, processes=processes) as folder:
         if folder.finished:
@@ -94,6 +96,7 @@ def run(
         folder.train(trainer, progress, checkpoint_seconds)
         if not processes.is_main:
             return {}
+        check_learned(trainer)
         _write_weights(trainer, folder.path)
         return folder.finish(summarize(trainer))
 
@@ -169,6 +172,29 @@ def _start_self_training(
     trainer = SelfTrainer(config, task, network, engine, processes, encoder)
     trainer.begin(probabilities, prior, before, evidence)
     return trainer
+
+
+def check_learned(trainer: Trainer) -> None:
+    """Warn if held-out labels do not show that the predictions of a finished training are better than chance.
+
+    Each half of the validation split is predicted by the epoch that the other half selects. With few labels nothing can
+    be said, and there is no warning.
+    """
+    excluded, classes = trainer.task.validation_excluded.cpu(), len(trainer.task.classes)
+    if not len(trainer.task.validation) or int(excluded.sum()) < ENOUGH_LABELS * classes:
+        return
+    if _selected(trainer.history) is None:
+        return
+    found = scores.contradictions(cross_fitted_predictions(trainer, _selected), excluded)
+    if found.z < CONFIRMED:
+        log.warning(
+            "The classifier may be no better than chance: %d of %d held-out predictions name an excluded class, about "
+            "%.0f would by chance. Try a lower learning rate (lr), more epochs, labels or examples, or another "
+            "encoder; check that the labels say what the examples are not.",
+            found.found,
+            len(excluded),
+            found.expected,
+        )
 
 
 def _check_start(first: Trainer) -> None:

@@ -13,13 +13,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from complementary import data, files, mixing, oracle, priors
+from complementary import data, files, mixing, oracle, priors, transitions
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.features import FeatureExtractor
-from complementary.config import MIXED_WITHIN, Config
+from complementary.config import MIXED_WITHIN, ClusterConfig, Config
 from complementary.data import Dataset
 from complementary.data.rows import Rows, rows_of
-from complementary.data.selection import label_source, require_truth, select, transition_matrices, validation_split
+from complementary.data.selection import (
+    describe_drawn_labels,
+    label_source,
+    require_truth,
+    select,
+    transition_matrices,
+    validation_split,
+)
 from complementary.encoders.frozen import FrozenEncoder
 from complementary.encoders.seen import were_seen
 from complementary.engine.backend import Engine
@@ -147,13 +154,20 @@ def build_task(
     dataset = dataset or data.load(config.dataset.data)
     if (warning := check(config, label_source(config, dataset))) is not None:
         log.warning(warning)
+    if (message := describe_drawn_labels(config, dataset)) is not None:
+        log.warning(message)
     _check_mixing(config)
+    _log_unused(config)
+    if (shares := config.pseudo_labels.shares()) is not None:
+        priors.given(shares, len(dataset.classes))  # its length, also if nothing uses it
     index, generating, excluded = select(config, dataset)
     train, validation = validation_split(len(index), config.dataset.holdout if hold_out else 0.0, config.seed)
     _check_batch(config, len(train), len(validation))
     _check_padding(config, tuple(dataset.train.inputs.shape[1:]))
     truth = None if dataset.train.truth is None else dataset.train.truth[index]
     transition, loss_transition = transition_matrices(config, truth, excluded, generating)
+    if (message := transitions.describe_true_labels(transition, dataset.classes)) is not None:
+        log.warning(message)
     extractor = FeatureExtractor(config, dataset, index, device)
     inputs = _inputs(extractor)
     cluster = _cluster(extractor, truth)
@@ -194,6 +208,8 @@ def training_truth(config: Config, dataset: Dataset | None = None) -> Tensor:
 
 
 def _check_batch(config: Config, train: int, validation: int) -> None:
+    if train < 2:
+        raise UserError(f"There is {train} training example; at least 2 are needed.", "data")
     t = config.training
     closed_form = t.fit == "neighbors" and not config.pseudo_labels.self_training and t.recipe not in ("pocr", "plnl")
     if train < t.batch and not closed_form:
@@ -214,6 +230,16 @@ def _check_mixing(config: Config) -> None:
             "or another mix.",
             "self_training_mix",
         )
+
+
+def _log_unused(config: Config) -> None:
+    """Log which options of clusters were set although nothing is mixed within clusters."""
+    usual, options = ClusterConfig(), config.cluster
+    own = [n for n in ("clusters", "clustering", "restarts", "assignments") if n in config.given]
+    names = [n for n in own if getattr(options, n) != getattr(usual, n)]
+    if names and config.mixed_within != "clusters":
+        verb = "is" if len(names) == 1 else "are"
+        log.info("%s %s not used: mix = %s needs no clusters", " and ".join(names), verb, config.mixing.mix)
 
 
 def _check_padding(config: Config, shape: tuple[int, ...]) -> None:
