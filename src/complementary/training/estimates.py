@@ -80,7 +80,7 @@ def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None])
     found: dict[str, Any] = {}
     notes: list[str] = []
     for rows, names in ((~seen, NAMES[:2]), (seen, NAMES[2:])):
-        if int(rows.sum()) > (1 if rows is seen else 0):  # one image that the encoder has seen by chance is not worth a note
+        if int(rows.sum()) > (1 if rows is seen else 0):  # the encoder may have seen one image by chance
             for name, estimate in zip(names, _estimate(trainer, predicted, rows), strict=False):
                 found |= {f"{name}_{key}": value for key, value in _numbers(estimate).items()}
                 notes += _reason(name, estimate)
