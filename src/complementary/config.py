@@ -136,7 +136,8 @@ class BaseConfig:
             preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
             if _wants_equal_classes(self.flat() | options):  # else rare classes are never predicted
-                preset = preset | (_TAIL_START if "self_training" in preset else _TAIL)
+                closed_form = "self_training" not in preset and _allows_closed_form(options)
+                preset = preset | (_TAIL if closed_form else _TAIL_START)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
@@ -162,6 +163,12 @@ def _tail_of(options: dict[str, Any]) -> float:
         return float(labels.rsplit(":", 1)[1] if setup else options.get("long_tail", 1.0))
     except (ValueError, TypeError):
         return 1.0
+
+
+def _allows_closed_form(options: dict[str, Any]) -> bool:
+    """Whether a discriminant can be fitted with these options: it is linear, is not mixed and predicts classes."""
+    linear = options.get("model", "auto") in ("auto", "linear") and options.get("mix", "none") == "none"
+    return linear and not str(options.get("loss", "")).startswith("cpe-")
 
 
 def _wants_equal_classes(options: dict[str, Any]) -> bool:
@@ -557,6 +564,11 @@ class Config(BaseConfig):
     def __post_init__(self) -> None:
         _check_choices(self)
 
+    def of_recipe(self) -> dict[str, Any]:
+        """The options that the recipe sets if the loss, the mixer and the model are those of this configuration."""
+        flat = self.flat()
+        return self.preset({name: flat[name] for name in ("recipe", "loss", "mix", "model")})
+
     def before_adaptation(self) -> list[Self]:
         """This configuration, and those that a run may have adapted to the data with this one as the result.
 
@@ -565,7 +577,7 @@ class Config(BaseConfig):
         recipe = self.training.recipe
         if RECIPES.get(recipe, {}).get("inputs") != "features":
             return [self]
-        flat, preset = self.flat(), self.preset({"recipe": recipe})
+        flat, preset = self.flat(), self.of_recipe()
         names = ("inputs", *ONLY_ON_FEATURES)
         values = itertools.product(*(sorted({flat[n], preset.get(n, flat[n])}, key=str) for n in names))
         return [self.with_(**dict(zip(names, found, strict=True))) for found in values]
@@ -625,7 +637,7 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-# on long tails, see docs/notes/long-tails.md; self-training after the discriminant is not more accurate
+# on long tails, see docs/notes/long-tails.md; a student that learned from the discriminant was less accurate
 _TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.003, "fit": "discriminant", "neighbors": 50}
 _TAIL_START: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
 ONLY_ON_FEATURES = ("weight_decay", "fit", "neighbors")

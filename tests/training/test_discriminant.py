@@ -179,7 +179,8 @@ def test_discriminant_from_the_truth_is_that_of_scikit_learn():
     task = build_trainer(TAIL, "cpu", dataset).task
     truth = dataset.train.truth[task.train_index]
     start = torch.eye(6)[truth].clamp_min(1e-9)
-    trainer = DiscriminantTrainer(TAIL.with_(prior=_shares(truth)), task, "cpu", start=start)
+    trainer = DiscriminantTrainer(TAIL.with_(prior=_shares(truth)), task, "cpu")
+    trainer.begin(start)
     trainer.run()
     x = ((dataset.train.inputs[task.train_index] - task.mean) / task.std).double().numpy()
     within = x - np.stack([x[truth == k].mean(0) for k in range(6)])[truth]
@@ -338,6 +339,14 @@ def run_history(config: Config) -> list[dict]:
 def test_discriminant_refuses_options_that_it_cannot_use(options, message):
     with pytest.raises(UserError, match=message):
         build_trainer(VECTORS.with_(**options), "cpu", blobs(4, 30))
+    if "fit" not in options:  # before the layer is trained
+        with pytest.raises(UserError, match=message):
+            build_trainer(
+                TAIL.with_(long_tail=2.0, batch=16, **options),
+                "cpu",
+                blobs(4, 30),
+                progress=lambda _: pytest.fail("trained first"),
+            )
 
 
 @pytest.mark.parametrize("recipe", ["pocr", "plnl"])

@@ -211,6 +211,14 @@ def test_estimator_with_a_recipe_keeps_only_parameters_that_were_set():
     assert len(model.history_) == 5, "the epochs of self-training"
 
 
+@pytest.mark.parametrize("fit", ["neighbors", "discriminant"])
+@pytest.mark.parametrize("of", ["images", "vectors"])
+def test_auto_leaves_out_what_a_given_closed_form_cannot_use(fit, of):
+    inputs = (IMAGES if of == "images" else VECTORS).train.inputs
+    found = resolve(Config.of(recipe="auto", fit=fit, labels="given", encoder="pixels"), dataset_of(inputs, 3), CPU)
+    assert (found.training.fit, found.mixing.mix, found.network.model) == (fit, "none", "linear")
+
+
 @pytest.mark.parametrize("recipe", ["features", "self-training"])
 def test_a_long_tail_of_vectors_is_fitted_by_gradients(recipe):
     """The discriminant is for a layer on features; vectors have a network of their own."""

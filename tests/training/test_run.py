@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from complementary import files
+from complementary import files, labels, scores
 from complementary.config import Config, read_toml
 from complementary.data import Dataset, Split
 from complementary.errors import UserError
-from complementary.training.run import build_trainer, run
+from complementary.rng import generator
+from complementary.training.run import build_trainer, may_be_chance, run
 from complementary.transitions import biased, uniform
 from tests.helpers import RUN_FILES, run_files
 from tests.processes import kill_until_finished, run_cll, start_cll
@@ -322,3 +323,21 @@ def test_folder_of_a_run_that_was_refused_after_its_first_training_can_be_used_a
         run(config.with_(model="mlp"), tmp_path / "x", device="cpu")
     assert not (tmp_path / "x").exists()
     assert run(config, tmp_path / "x", device="cpu")["accuracy_last"] > 0
+
+
+# --- has anything been learned? -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("classes", "count", "accuracy", "low", "high"),
+    [(10, 144, 0.3, 0, 0.06), (10, 5000, 0.1, 0.6, 1), (10, 5000, 0.3, 0, 0.02), (4, 60, 0.6, 0, 0.05)],
+)
+def test_a_weak_classifier_is_rarely_taken_for_chance(classes, count, accuracy, low, high):
+    random, warned = generator(0, "chance"), 0
+    for _ in range(300):
+        truth = torch.randint(classes, (count,), generator=random)
+        excluded = labels.draw(truth, uniform(classes), seed=int(torch.randint(10**6, (), generator=random)))
+        wrong = (truth + torch.randint(1, classes, (count,), generator=random)) % classes
+        predicted = torch.where(torch.rand(count, generator=random) < accuracy, truth, wrong)
+        warned += may_be_chance(scores.contradictions(predicted, excluded))
+    assert low <= warned / 300 <= high

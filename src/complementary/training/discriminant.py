@@ -9,8 +9,8 @@ loss fits the noise of such labels. Here labels are averaged before anything is 
 3. Its predictions enter the pseudo-labels, and it is fitted again.
 
 With ``discriminant``, the predictions of a linear layer that was trained by gradients enter from the first fit on,
-later their geometric mean with those of the discriminant. This is for long tails: the layer takes rare classes for
-larger ones, which costs it little, but the discriminant has a mean for each class.
+later their geometric mean with those of the discriminant. This is for long tails: for examples of a rare class, the
+layer predicts larger classes, because few labels contradict that. The mean of a class does not depend on its size.
 
 A fit is an epoch of the training loop: it is evaluated, selected and checkpointed like one. True labels are not used.
 """
@@ -44,27 +44,28 @@ class DiscriminantTrainer(Trainer):
         task: Its examples and labels, with features or vectors as inputs.
         device: The device, or the engine that computes.
         processes: The processes that share the work; rank 0 alone fits.
-        start: Class probabilities of the training examples of all processes by another classifier, [N, K]; None: the
+
+    Attributes:
+        start: Class probabilities of the training examples of this process by another classifier, [n, K]; None: the
             first fit uses labels alone.
     """
 
     def __init__(
-        self,
-        config: Config,
-        task: Task,
-        device: str | torch.device | Engine,
-        processes: ProcessGroup = SINGLE_PROCESS,
-        start: Tensor | None = None,
+        self, config: Config, task: Task, device: str | torch.device | Engine, processes: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         batch = len(task.train) // processes.world_size * processes.world_size
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
         epochs = config.training.total_epochs
         super().__init__(config, task, engine, processes, epochs=epochs, batch=max(2, batch))
         self._check()
-        self.start = None if start is None else start[processes.shard()].to(self.device)
-        usual = 0 if start is not None else max(1, usual_neighbors(len(task.train), len(task.classes)))
+        usual = max(1, usual_neighbors(len(task.train), len(task.classes))) if config.training.fit == "neighbors" else 0
         self.neighbors = config.pseudo_labels.neighbors or usual
+        self.start: Tensor | None = None
         self.evidence: Tensor | None = None  # of this process, [n, K]
+
+    def begin(self, probabilities: Tensor) -> None:
+        """Start from the class probabilities of the training examples of all processes, [N, K]."""
+        self.start = probabilities[self.processes.shard()].to(self.device)
 
     def build_network(self) -> networks.Network:
         """A linear model, unless the configuration names another, which is refused."""

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
-from complementary.config import ONLY_ON_FEATURES, Config, options_of
+from complementary.config import CLOSED_FORM, ONLY_ON_FEATURES, Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
@@ -59,14 +59,11 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     if recipe == "auto":
         config = _choose(config, dataset, device)
     elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
-        log.info("the inputs are vectors, so %s is used without an encoder", recipe)
-        flat, preset, raw = (
-            config.flat(),
-            config.preset({"recipe": recipe}),
-            Config.of(recipe=recipe, inputs="raw").flat(),
-        )
-        usual = [name for name in ONLY_ON_FEATURES if flat[name] == preset.get(name)]
-        config = config.with_(inputs="raw", **{name: raw[name] for name in usual})
+        flat, preset, raw = config.flat(), config.of_recipe(), Config.of(recipe=recipe, inputs="raw").flat()
+        usual = {name: raw[name] for name in ONLY_ON_FEATURES if flat[name] == preset.get(name)}
+        shown = ", ".join(f"{name} = {value}" for name, value in usual.items())
+        log.info("the inputs are vectors, so %s is used without an encoder (%s)", recipe, shown)
+        config = config.with_(inputs="raw", **usual)
     if config.dataset.inputs == "features" and _has_usual_decay(config):
         classes = len(dataset.classes)
         factor = min(1.0, TUNED_CLASSES / classes)
@@ -82,8 +79,7 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
 
 def _has_usual_decay(config: Config) -> bool:
     """Whether the weight decay is the one that the recipe sets for a layer on features."""
-    usual = config.preset({"recipe": config.training.recipe}).get("weight_decay")
-    return config.training.weight_decay == usual
+    return config.training.weight_decay == config.of_recipe().get("weight_decay")
 
 
 def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
@@ -126,6 +122,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         else:
             reason = "images without an encoder: ICM in clusters of pixels, then self-training"
             options |= _raw(count, options["batch"], "images")
+            options |= {"mix": "none", "model": "linear"} if given.get("fit") in CLOSED_FORM and many else {}
     on_encoder, on_vectors = options.get("encoder", "patches") != "patches", options.get("student") == "mlp"
     if many and (on_encoder or on_vectors):
         reason += "; a discriminant from the labels of neighbors first, because one label says little of many classes"
@@ -153,7 +150,7 @@ def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset)
     if given.keys() & {"model", "mix"}:
         return False
     if "fit" in given:
-        return bool(given["fit"] == "neighbors")
+        return given["fit"] in CLOSED_FORM
     inputs = dataset.train.inputs
     possible = inputs.ndim > 2 or inputs.shape[1] <= MOST_FEATURES
     return possible and len(dataset.classes) > TUNED_CLASSES and not config.is_balanced

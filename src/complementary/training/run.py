@@ -12,6 +12,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ ESTIMATE_ROUNDS = 2  # trainings with fwd after the first one with s-nl, when th
 SAME_INPUTS = ("same", "mlp")  # students that see what the first classifier saw; others need images
 LISTED = 10  # classes in a message
 CONFIRMED = 1.0  # standard deviations by which a classifier must be better than chance, else there is a warning
-ENOUGH_LABELS = 9  # held-out labels per class, so that perfect predictions are three standard deviations off chance
+WEAK = 0.3  # accuracy at which a classifier should not be taken for one that has learned nothing
 ESTIMATE_WEIGHT_DECAY = 0.01  # of these trainings, if the inputs are features (docs/notes/estimates.md)
 
 BASELINES: dict[str, type[PocrTrainer]] = {"pocr": PocrTrainer, "plnl": PlnlTrainer}
@@ -177,16 +178,14 @@ def _start_self_training(
 def check_learned(trainer: Trainer) -> None:
     """Warn if held-out labels do not show that the predictions of a finished training are better than chance.
 
-    Each half of the validation split is predicted by the epoch that the other half selects. With few labels nothing can
-    be said, and there is no warning.
+    Each half of the validation split is predicted by the epoch that the other half selects.
     """
-    excluded, classes = trainer.task.validation_excluded.cpu(), len(trainer.task.classes)
-    if not len(trainer.task.validation) or int(excluded.sum()) < ENOUGH_LABELS * classes:
+    excluded = trainer.task.validation_excluded.cpu()
+    if not len(trainer.task.validation) or _selected(trainer.history) is None:
         return
-    if _selected(trainer.history) is None:
-        return
-    found = scores.contradictions(cross_fitted_predictions(trainer, _selected), excluded)
-    if found.z < CONFIRMED:
+    predicted = cross_fitted_predictions(trainer, _selected)
+    found = scores.contradictions(predicted, excluded)
+    if may_be_chance(found) or len(predicted.unique()) == 1 < len(predicted):
         log.warning(
             "The classifier may be no better than chance: %d of %d held-out predictions name an excluded class, about "
             "%.0f would by chance. Try a lower learning rate (lr), more epochs, labels or examples, or another "
@@ -195,6 +194,15 @@ def check_learned(trainer: Trainer) -> None:
             len(excluded),
             found.expected,
         )
+
+
+def may_be_chance(found: scores.Contradictions) -> bool:
+    """Whether predictions with these contradictions may be no better than chance, and are not much better.
+
+    The fewer labels there are, the less they can show. A classifier with an accuracy of `WEAK`, whose z is about `WEAK`
+    times the square root of the contradictions that are expected by chance, should rarely be taken for chance.
+    """
+    return found.z < min(CONFIRMED, WEAK * math.sqrt(found.expected) - 2)
 
 
 def _check_start(first: Trainer) -> None:
@@ -228,7 +236,8 @@ def _start_baseline(
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
     options: dict[str, Any] = {"recipe": "features", "batch": config.training.batch, "policy": "none"}
-    on_features = _for_adam(config)
+    on_features, own = _for_adam(config), {"fit": config.training.fit, "neighbors": config.pseudo_labels.neighbors}
+    options |= {name: value for name, value in own.items() if value != Config().flat()[name]}
     on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
@@ -329,14 +338,12 @@ def _classifier(
     """The training of a classifier, as the option ``fit`` says."""
     if config.training.fit == "gradient":
         return Trainer(config, task, engine, processes)
-    start = None
+    trainer = DiscriminantTrainer(config, task, engine, processes)  # first, because it checks the options
     if config.training.fit == "discriminant":
-        model = "linear" if config.network.model == "auto" else config.network.model
-        layer = _train_first(
-            config.with_(fit="gradient", model=model), task, engine, processes, "linear layer, ", progress
-        )
-        start = processes.broadcast(_predict(layer, task))
-    return DiscriminantTrainer(config, task, engine, processes, start)
+        first = config.with_(fit="gradient", model="linear")
+        layer = _train_first(first, task, engine, processes, "linear layer, ", progress)
+        trainer.begin(processes.broadcast(_predict(layer, task)))
+    return trainer
 
 
 def _train_first(
