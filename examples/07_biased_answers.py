@@ -32,5 +32,5 @@ print(f"largest error of the estimated matrix: {error:.2f}; its first row: {np.r
 
 # The first line is a warning sign: with classes of equal size and uniform answers, all shares would be near 0.2. With
 # the wrong matrix, the classifier avoids the class that is excluded most, and the interval of its estimated accuracy
-# misses the truth. With the estimated matrix, the classifier is better, and the interval is honest but wide, because it
-# includes the error of the matrix. If you know the matrix, pass it: `transition="matrix:FILE.csv"`.
+# misses the truth. With the estimated matrix, the classifier is better, and the interval contains the truth but is
+# wide, because it includes the error of the matrix. If you know the matrix, pass it: `transition="matrix:FILE.csv"`.

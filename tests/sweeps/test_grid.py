@@ -31,7 +31,7 @@ def test_cases_link_options_and_are_combined_with_the_grid(tmp_path):
 def test_recipe_of_a_grid_adapts_to_the_options_of_a_cell(tmp_path):
     cells = read(tmp_path, 'recipe = "features"\nepochs = 7\n[grid]\nlong_tail = [1, 100]')
     found = [(c.config.training.loss, c.config.training.weight_decay, c.config.training.epochs) for c in cells]
-    assert found == [("s-exp", 0.01, 7), ("s-nl-w", 0.001, 7)]
+    assert found == [("s-exp", 0.01, 7), ("s-nl-w", 0.003, 7)]
 
 
 def test_options_can_be_flat_or_in_their_sections(tmp_path):
