@@ -250,10 +250,12 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     assert [tail.pseudo_labels.neighbors for tail in tails] == [50, 50, 0]
     assert [tail.training.fit for tail in tails] == ["gradient", "discriminant", "gradient"]
     assert Config.of(recipe="self-training").training.fit == "gradient"
-    own, not_so = Config.of(recipe="features", balanced=True), Config.of(recipe="features", balanced=False, long_tail=9)
-    assert (own.training.fit, not_so.training.fit) == ("discriminant", "gradient")
+    assert Config.of(recipe="features", balanced=True).training.loss == "s-nl-w"
+    assert Config.of(recipe="features", balanced=False, long_tail=100).training.loss == "s-exp"
+    fits = {tail: Config.of(recipe="features", long_tail=tail).training.fit for tail in (9.9, 10)}
+    assert fits == {9.9: "gradient", 10: "discriminant"}
     for options in ({"mix": "mixup"}, {"model": "mlp"}, {"loss": "cpe-t"}):  # no discriminant can be fitted
-        assert Config.of(recipe="features", long_tail=9, **options).training.fit == "gradient"
+        assert Config.of(recipe="features", long_tail=100, **options).training.fit == "gradient"
     assert Config.of(recipe="self-training").pseudo_labels.neighbors == 0
     assert Config.of(labels="setup-1:100").is_balanced
     assert not Config.of(labels="setup-2:10").is_balanced

@@ -135,9 +135,10 @@ class BaseConfig:
         if options.get("optimizer") == "sgd":
             preset = preset | {"lr": SGD_LR}
         if preset.get("inputs") == "features":
-            if _wants_equal_classes(self.flat() | options):  # else rare classes are never predicted
-                closed_form = "self_training" not in preset and _allows_closed_form(options)
-                preset = preset | (_TAIL if closed_form else _TAIL_START)
+            flat = self.flat() | options
+            if _wants_equal_classes(flat):  # else rare classes are never predicted
+                strong = _tail_of(flat) >= STRONG_TAIL and "self_training" not in preset
+                preset = preset | (_STRONG_TAIL if strong and _allows_closed_form(options) else _TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
@@ -508,7 +509,7 @@ class SelfTrainingConfig:
     """Class prior: estimate (from complementary labels, no true labels), uniform, or shares such as 0.5,0.3,0.2."""
     balanced: bool | None = None
     """Train for a population with classes of equal size, not for one like the training data (logit adjustment by the
-    prior). Recipes then also set the options for long tails. None: if long_tail is above 1, because its test set is
+    prior). Recipes then also set the loss for long tails. None: if long_tail is above 1, because its test set is
     balanced."""
     noise: float = field(default=0.1, metadata=ADVANCED)
     """Inputs that are vectors: standard deviation of the noise that replaces augmentation, in standard deviations."""
@@ -638,8 +639,11 @@ _ON_FEATURES: dict[str, Any] = {
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
 # on long tails, see docs/notes/long-tails.md; a student that learned from the discriminant was less accurate
-_TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.003, "fit": "discriminant", "neighbors": 50}
-_TAIL_START: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
+_TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
+_STRONG_TAIL: dict[str, Any] = _TAIL | {"weight_decay": 0.003, "fit": "discriminant"}
+STRONG_TAIL = 10.0
+"""Ratio of the largest class to the smallest from which the recipe features fits a discriminant."""
+
 ONLY_ON_FEATURES = ("weight_decay", "fit", "neighbors")
 """Options that recipes set for a linear layer on features, and not for a network on raw inputs."""
 

@@ -170,7 +170,7 @@ def test_weight_decay_of_recipes_on_features_falls_with_the_number_of_classes(cl
         (400_000, {}, 0.0001),
         (14400, {"encoder": "random"}, 0.01),
         (14400, {"weight_decay": 0.02}, 0.02),
-        (14400, {"long_tail": 2.0}, 0.003),
+        (14400, {"long_tail": 2.0}, 0.001),
     ],
 )
 def test_weight_decay_on_features_of_patches_falls_with_the_number_of_images(examples, options, wanted):
@@ -222,12 +222,14 @@ def test_auto_leaves_out_what_a_given_closed_form_cannot_use(fit, of):
 @pytest.mark.parametrize("recipe", ["features", "self-training"])
 def test_a_long_tail_of_vectors_is_fitted_by_gradients(recipe):
     """The discriminant is for a layer on features; vectors have a network of their own."""
-    found = resolve(Config.of(recipe=recipe, long_tail=9.0), dataset_of(VECTORS.train.inputs, 20), CPU)
+    found = resolve(Config.of(recipe=recipe, long_tail=12.0), dataset_of(VECTORS.train.inputs, 20), CPU)
     assert (found.training.fit, found.dataset.inputs, found.pseudo_labels.neighbors) == ("gradient", "raw", 0)
 
 
 @pytest.mark.parametrize("of", ["images", "vectors"])
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.003}, {"encoder": "patches"}, {"long_tail": 9.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.003}, {"encoder": "patches"}, {"long_tail": 9.0}, {"long_tail": 12.0}], ids=str
+)
 @pytest.mark.parametrize("recipe", ["features", "self-training", "icm"])
 def test_adapted_configuration_leads_back_to_the_given_one(recipe, options, of):
     inputs = IMAGES.train.inputs if of == "images" else VECTORS.train.inputs
