@@ -61,8 +61,8 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
         flat, preset, raw = config.flat(), config.of_recipe(), Config.of(recipe=recipe, inputs="raw").flat()
         usual = {name: raw[name] for name in ONLY_ON_FEATURES if flat[name] == preset.get(name)}
-        shown = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        log.info("the inputs are vectors, so %s is used without an encoder (%s)", recipe, shown)
+        shown = "".join(f"; {name} = {value}" for name, value in usual.items())
+        log.info("the inputs are vectors, so %s is used without an encoder%s", recipe, shown)
         config = config.with_(inputs="raw", **usual)
     if config.dataset.inputs == "features" and _has_usual_decay(config):
         classes = len(dataset.classes)
