@@ -56,7 +56,7 @@ CLOSED_FORM = ("neighbors", "discriminant")
 """Values of ``fit`` for which the classifier is a linear discriminant in closed form."""
 
 FITS = 3
-"""Fits of ``fit = neighbors``, at most; more make it too confident (docs/notes/many-classes.md)."""
+"""Fits of a discriminant (of ``fit = neighbors``: at most); more make it too confident (docs/notes/many-classes.md)."""
 
 ADVANCED = {"advanced": True}
 """Metadata of an option that the short help of a command leaves out."""

@@ -154,10 +154,9 @@ def _as_trained(run: FinishedRun) -> Config:
     """
     epoch, config = run.result.get("selected_epoch"), run.config
     t = config.training
-    constant = t.recipe not in BASELINES and {"neighbors": True, "discriminant": False}.get(
-        t.fit, t.optimizer == "adam"
-    )
-    shorter = run.weights == "selected" and constant and not config.pseudo_labels.self_training
+    constant = t.fit == "neighbors" or (t.fit != "discriminant" and t.optimizer == "adam")
+    plain = t.recipe not in BASELINES and not config.pseudo_labels.self_training
+    shorter = run.weights == "selected" and constant and plain
     return config.with_(epochs=int(epoch)) if shorter and epoch else config
 
 

@@ -79,8 +79,8 @@ def estimates(trainer: Trainer, select: Callable[[Rows], dict[str, Any] | None])
     seen = torch.zeros(len(predicted), dtype=torch.bool) if task.validation_seen is None else task.validation_seen
     found: dict[str, Any] = {}
     notes: list[str] = []
-    for rows, names in ((~seen, NAMES[:2]), (seen, NAMES[2:])):
-        if int(rows.sum()) > (1 if rows is seen else 0):  # the encoder may have seen one image by chance
+    for rows, names, fewest in ((~seen, NAMES[:2], 1), (seen, NAMES[2:], 2)):  # it may have seen one by chance
+        if int(rows.sum()) >= fewest:
             for name, estimate in zip(names, _estimate(trainer, predicted, rows), strict=False):
                 found |= {f"{name}_{key}": value for key, value in _numbers(estimate).items()}
                 notes += _reason(name, estimate)
