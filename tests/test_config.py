@@ -237,18 +237,19 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     decays = [
         Config.of(recipe="features").training.weight_decay,
         Config.of(long_tail=100, recipe="self-training").training.weight_decay,
+        Config.of(long_tail=100, recipe="self-training", student="cnn").training.weight_decay,
         Config.of(recipe="features", weight_decay=0.02).training.weight_decay,
         Config.of(recipe="icm").training.weight_decay,
         Config.of(recipe="self-training", inputs="raw").training.weight_decay,
     ]
-    assert decays == [0.01, 0.001, 0.02, *[Config().training.weight_decay] * 2]
+    assert decays == [0.01, 0.003, 0.001, 0.02, *[Config().training.weight_decay] * 2]
     for inputs in ("features", "raw"):
         assert Config.of(recipe="features", long_tail=100, inputs=inputs).training.loss == "s-nl-w"
     assert Config.of(recipe="features", labels="setup-3:10:100").training.loss == "s-nl-w"
-    options = ({"recipe": "self-training"}, {"recipe": "features"}, {"recipe": "self-training", "inputs": "raw"})
-    tails = [Config.of(long_tail=100, **o) for o in options]
+    options = ({}, {"student": "cnn"}, {"inputs": "raw"})
+    tails = [Config.of(long_tail=100, recipe="self-training", **o) for o in options]
     assert [tail.pseudo_labels.neighbors for tail in tails] == [50, 50, 0]
-    assert [tail.training.fit for tail in tails] == ["gradient", "discriminant", "gradient"]
+    assert [tail.training.fit for tail in tails] == ["discriminant", "gradient", "gradient"]
     assert Config.of(recipe="self-training").training.fit == "gradient"
     assert Config.of(recipe="features", balanced=True).training.loss == "s-nl-w"
     assert Config.of(recipe="features", balanced=False, long_tail=100).training.loss == "s-exp"

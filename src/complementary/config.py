@@ -137,7 +137,7 @@ class BaseConfig:
         if preset.get("inputs") == "features":
             flat = self.flat() | options
             if _wants_equal_classes(flat):  # else rare classes are never predicted
-                strong = _tail_of(flat) >= STRONG_TAIL and "self_training" not in preset
+                strong = _tail_of(flat) >= STRONG_TAIL and flat["student"] == "same"
                 preset = preset | (_STRONG_TAIL if strong and _allows_closed_form(options) else _TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
@@ -638,11 +638,11 @@ _ON_FEATURES: dict[str, Any] = {
     "batch": 512,
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
-# on long tails, see docs/notes/long-tails.md; a student that learned from the discriminant was less accurate
+# long tails: docs/notes/long-tails.md; a student (a new network) that learned from a discriminant was less accurate
 _TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
 _STRONG_TAIL: dict[str, Any] = _TAIL | {"weight_decay": 0.003, "fit": "discriminant"}
 STRONG_TAIL = 10.0
-"""Ratio of the largest class to the smallest from which the recipe features fits a discriminant."""
+"""Ratio of the largest class to the smallest from which a discriminant is fitted after the layer on features."""
 
 ONLY_ON_FEATURES = ("weight_decay", "fit", "neighbors")
 """Options that recipes set for a linear layer on features, and not for a network on raw inputs."""

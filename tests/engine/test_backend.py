@@ -480,6 +480,22 @@ def test_together_never_uses_a_stream_that_is_being_captured():
     assert together([capturing, capturing, busy, busy], engine.device) == ["captured", "captured", "busy", "busy"]
 
 
+@pytest.mark.gpu
+def test_tasks_that_run_together_can_solve_equations_at_once():
+    """Torch loads its solvers at first use, so this needs a new process; the barrier makes both threads first."""
+    script = """
+import threading, torch
+from complementary.engine.backend import together
+device, meet = torch.device("cuda", 0), threading.Barrier(8)
+def solve():
+    matrix = torch.eye(64, dtype=torch.float64, device=device) * 2
+    meet.wait()
+    return float(torch.linalg.solve(matrix, matrix).trace())
+assert together([solve] * 8, device) == [64.0] * 8
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_no_capture_waits_for_a_capture(fake):
     fake()
     calls, capturing, entered = [], threading.Event(), threading.Event()

@@ -140,6 +140,17 @@ def test_pocr_starts_from_encoder_and_linear_layer_with_a_rate_that_fits():
     assert loop.lr < 1, "the given rate would destroy the encoder"
 
 
+def test_pocr_after_a_discriminant_starts_from_the_layer_before_it():
+    """The weights of a discriminant are too large for fine-tuning. ``fit = neighbors`` has no such layer."""
+    directions = []
+    for fit in ("gradient", "discriminant", "neighbors"):
+        config = POCR.with_(inputs="features", encoder="random", model="auto", fit=fit)
+        weight = build_trainer(config, "cpu").model.fc.weight.detach()
+        directions.append(weight / weight.norm())
+    assert torch.equal(directions[0], directions[1])
+    assert not torch.allclose(directions[0], directions[2], atol=0.01)
+
+
 def shuffled(dataset: Dataset) -> Dataset:
     """The same images with true labels that have nothing to do with them: a negative control."""
     order = torch.randperm(len(dataset.train), generator=generator(0, "shuffled"))

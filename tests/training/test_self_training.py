@@ -159,6 +159,32 @@ def test_self_training_starts_from_the_encoder_and_its_linear_layer():
     torch.testing.assert_close(loop.memory, wanted.softmax(1), atol=1e-5, rtol=1e-4)
 
 
+TAIL = Config.of(recipe="self-training", long_tail=10, head=120, encoder="random", epochs=3, batch=64, self_training=10)
+
+
+def test_encoder_after_a_discriminant_keeps_the_layer_and_learns_the_predictions_of_the_discriminant():
+    """The weights of the discriminant itself make fine-tuning diverge (docs/notes/long-tails.md)."""
+    assert TAIL.training.fit == "discriminant"
+    loop, from_layer = build_trainer(TAIL, "cpu"), build_trainer(TAIL.with_(fit="gradient"), "cpu")
+    assert torch.equal(loop.model.fc.weight, from_layer.model.fc.weight), "not those of the discriminant"
+    discriminant = build_trainer(TAIL.with_(self_training=0), "cpu")
+    discriminant.run()
+    if discriminant.selected:
+        discriminant.model.load_state_dict(discriminant.selected)
+    logits = discriminant.logits(discriminant.task.train) + discriminant.selected_log_prior
+    torch.testing.assert_close(loop.memory, logits.softmax(1), atol=1e-4, rtol=1e-3)
+    assert not torch.allclose(loop.memory, from_layer.memory, atol=0.1)
+    before = loop.memory.clone()
+    for _ in range(2 * loop.steps_per_epoch):
+        loop.advance()
+    assert loop.epoch == 2
+    assert torch.equal(loop.memory, before), "a fifth of the epochs is for learning them"
+    loop.advance()
+    assert not torch.equal(loop.memory, before)
+    from_layer.advance()
+    assert not from_layer.learns_start
+
+
 def test_self_training_without_an_encoder_continues_the_network():
     config = Config.of(mix="none", epochs=2, batch=128, self_training=1)
     loop, first = build_trainer(config, "cpu"), build_trainer(config.with_(self_training=0), "cpu")

@@ -297,6 +297,8 @@ def together(tasks: Sequence[Callable[[], Result]], device: torch.device) -> lis
         Their results in order; for a task that failed, the exception. A failure does not affect the other tasks.
         KeyboardInterrupt is raised once all tasks have ended.
     """
+    if device.type == "cuda":  # torch loads its solvers at first use, which fails in two threads (pytorch#90613)
+        torch.linalg.inv(torch.ones(1, 1, device=device))
     with ThreadPoolExecutor(max(1, len(tasks)), thread_name_prefix="lane") as threads:
         futures = [threads.submit(_in_lane, task, device, number) for number, task in enumerate(tasks, 1)]
     return [future.result() for future in futures]

@@ -46,8 +46,8 @@ class DiscriminantTrainer(Trainer):
         processes: The processes that share the work; rank 0 alone fits.
 
     Attributes:
-        start: Class probabilities of the training examples of this process by another classifier, [n, K]; None: the
-            first fit uses labels alone.
+        layer: The training of the linear layer that the first fit starts from; None: it uses labels alone.
+        start: Class probabilities of the training examples of this process by that layer, [n, K].
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class DiscriminantTrainer(Trainer):
         self._check()
         usual = max(1, usual_neighbors(len(task.train), len(task.classes))) if config.training.fit == "neighbors" else 0
         self.neighbors = config.pseudo_labels.neighbors or usual
+        self.layer: Trainer | None = None
         self.start: Tensor | None = None
         self.evidence: Tensor | None = None  # of this process, [n, K]
 
-    def begin(self, probabilities: Tensor) -> None:
-        """Start from the class probabilities of the training examples of all processes, [N, K]."""
-        self.start = probabilities[self.processes.shard()].to(self.device)
+    def begin(self, probabilities: Tensor, layer: Trainer | None = None) -> None:
+        """Start from the class probabilities of the training examples of all processes, [N, K], by a linear layer."""
+        self.start, self.layer = probabilities[self.processes.shard()].to(self.device), layer
 
     def build_network(self) -> networks.Network:
         """A linear model, unless the configuration names another, which is refused."""

@@ -156,6 +156,7 @@ def _start_self_training(
     evidence = evidence_of_neighbors(first) if config.pseudo_labels.neighbors else None
     prior = class_prior(config, task.excluded, task.transition, probabilities)
     _log_prior(prior, task)
+    learns_start = student != "same"
     if student != "same":
         if encoder is not None:  # the layer on its features is self-trained first
             layer = SelfTrainer(config.with_(student="same"), task, network, engine, processes)
@@ -168,11 +169,22 @@ def _start_self_training(
             task = task if student in SAME_INPUTS else task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
-        task = task.with_images(dataset)
-        network = fine_tuned_network(encoder, first, task)
-    trainer = SelfTrainer(config, task, network, engine, processes, encoder)
+        task, start = task.with_images(dataset), _layer_to_fine_tune(first)
+        network = fine_tuned_network(encoder, start, task)
+        learns_start = start is not first
+    trainer = SelfTrainer(config, task, network, engine, processes, encoder, learns_start)
     trainer.begin(probabilities, prior, before, evidence)
     return trainer
+
+
+def _layer_to_fine_tune(first: Trainer) -> Trainer:
+    """The training of the last layer of a fine-tuned network: of a discriminant, the layer that it started from.
+
+    A discriminant has large weights where features hardly differ. They amplify what strong augmentation and every step
+    change in the features, so fine-tuning diverges (docs/notes/long-tails.md, From a discriminant).
+    """
+    layer = first.layer if isinstance(first, DiscriminantTrainer) else None
+    return first if layer is None else layer
 
 
 def check_learned(trainer: Trainer) -> None:
@@ -241,7 +253,7 @@ def _start_baseline(
     on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
-    network = fine_tuned_network(encoder, first, images)
+    network = fine_tuned_network(encoder, _layer_to_fine_tune(first), images)
     return BASELINES[recipe](config, images, engine, processes, network, encoder)
 
 
@@ -342,7 +354,7 @@ def _classifier(
     if config.training.fit == "discriminant":
         first = config.with_(fit="gradient", model="linear")
         layer = _train_first(first, task, engine, processes, "linear layer, ", progress)
-        trainer.begin(processes.broadcast(_predict(layer, task)))
+        trainer.begin(processes.broadcast(_predict(layer, task)), layer)
     return trainer
 
 

@@ -12,8 +12,8 @@ One step:
 With ``neighbors``, the labels of similar examples are part of the likelihood. These are found several times during the
 training, in the features that the network has at that time.
 
-If the network is a new one (``student``), it first learns the predictions of the first classifier, for a fifth of the
-epochs. Only then are the remembered predictions updated.
+If the first predictions are not those of the network (a ``student``, or an encoder after a discriminant), it learns
+them for a fifth of the epochs. Only then are the remembered predictions updated.
 
 The teacher at the end is the result, unless held-out labels clearly contradict it: then that of an earlier epoch. True
 labels are not used.
@@ -50,7 +50,7 @@ WARM_UP = 2  # epochs
 PERIOD = 1 / 2  # of the cosine: the learning rate ends at 0
 ALIGNMENT = 0.99  # decay of the running mean of the posteriors
 NEW_MLP_LR = 0.1  # of a student on features (docs/notes/long-tails.md)
-DISTILLED = 0.2  # share of the epochs in which a new network learns the predictions of the first classifier
+DISTILLED = 0.2  # share of the epochs in which a network learns the predictions of another classifier
 HIGHEST_FACTOR = 1.5  # of the alignment for a balanced population; see `alignment_factors`
 SEARCHES = 8  # neighbors are found again after each such part of the training, in the features at that time
 LATE = 3  # of these searches can use clusters; earlier features are not good enough (docs/notes/long-tails.md)
@@ -67,6 +67,8 @@ class SelfTrainer(Trainer):
         device: The device, or the engine that computes.
         processes: The processes that share the work.
         encoder: The encoder that the network was initialized with, if any; a resumed run checks that it is the same.
+        learns_start: Whether the first predictions are those of another classifier, so that the network learns them
+            before it updates them.
 
     Attributes:
         teacher: EMA of the network. It is evaluated, and its weights are the result.
@@ -77,7 +79,7 @@ class SelfTrainer(Trainer):
         evidence: What the labels of neighbors say about the training examples of all processes, a log-likelihood
             [N, K]; empty without ``neighbors``.
         log_likelihood: Of the labels of the examples of this process and of their neighbors, float [n, K].
-        update_rate: Weight of new predictions in the remembered ones, float []; 0 while a new network learns the first
+        update_rate: Weight of new predictions in the remembered ones, float []; 0 while the network learns the first
             predictions.
         before: Metrics of the classifier that self-training started from.
     """
@@ -93,8 +95,9 @@ class SelfTrainer(Trainer):
         device: str | torch.device | Engine,
         processes: ProcessGroup = SINGLE_PROCESS,
         encoder: FrozenEncoder | None = None,
+        learns_start: bool = False,
     ) -> None:
-        p, self.start, self.encoder = config.pseudo_labels, network, encoder
+        p, self.start, self.encoder, self.learns_start = config.pseudo_labels, network, encoder, learns_start
         usual = NEW_MLP_LR if p.student == "mlp" else suitable_lr(network)
         usual = min(usual, highest_mlp_lr(network, config.training.batch))
         self.lr = usual if p.self_training_lr is None else p.self_training_lr
@@ -128,11 +131,12 @@ class SelfTrainer(Trainer):
         errors = [None if math.isnan(error) else error for error in prior.error.tolist()]
         self.before = before | {"prior": prior.share.tolist(), "prior_error": errors}
         self.prior.copy_(prior.share)
-        if self.config.is_balanced:  # the classifier knows the prior: with log_prior, the start must predict the same
+        if self.config.is_balanced:
             self.log_prior.copy_(self.prior.log())
-            with torch.no_grad():
-                for network in () if self.has_new_network else (self.model, self.teacher):
-                    network.fc.bias.sub_(self.log_prior)
+            if self.config.pseudo_labels.student == "same":  # its layer knows the prior: the sum must predict the same
+                with torch.no_grad():
+                    for network in (self.model, self.teacher):
+                        network.fc.bias.sub_(self.log_prior)
         self.memory.copy_(probabilities)
         own = self.memory[self.processes.shard()].log() + self.log_likelihood
         self.mean_posterior.copy_(self.processes.all_gather(own.softmax(1), self.examples).mean(0))
@@ -194,11 +198,6 @@ class SelfTrainer(Trainer):
             self.prior, self.mean_posterior, HIGHEST_FACTOR if self.config.is_balanced else math.inf
         )
 
-    @property
-    def has_new_network(self) -> bool:
-        """Whether the network is not the one that made the first predictions."""
-        return self.config.pseudo_labels.student != "same"
-
     def on_epoch_start(self) -> None:
         """Find the neighbors again where this is due: features improve in the training, and with them the neighbors."""
         super().on_epoch_start()
@@ -216,8 +215,8 @@ class SelfTrainer(Trainer):
 
     @property
     def _distills(self) -> bool:
-        """Whether a new network still learns the predictions of the first classifier."""
-        return self.has_new_network and self.epoch < DISTILLED * self.epochs
+        """Whether the network still learns the predictions of another classifier."""
+        return self.learns_start and self.epoch < DISTILLED * self.epochs
 
     def on_step_start(self) -> None:
         """Set the learning rate (linear warm-up, then a part of a cosine) and the rate of the memory."""
