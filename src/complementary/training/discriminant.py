@@ -121,7 +121,7 @@ class DiscriminantTrainer(Trainer):
             with torch.no_grad():
                 fc.bias.sub_(log_share)
             self.log_prior = log_share
-        return self._mean(losses, gathered[1])[0]
+        return self.mean_loss(losses, gathered[1])[0]
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | ({"log_prior": self.log_prior} if isinstance(self.log_prior, Tensor) else {})

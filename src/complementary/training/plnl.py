@@ -118,7 +118,7 @@ class PlnlTrainer(PocrTrainer):
         excluded = self.task.excluded[index].float()
         with self.engine.autocast():
             logits = self.forward(network, weak)
-        loss, labeled = self._mean(self.loss(logits, excluded), excluded)
+        loss, labeled = self.mean_loss(self.loss(logits, excluded), excluded)
         loss.backward()
         return self.processes.average_gradients(network, loss.detach(), labeled)
 
@@ -129,7 +129,7 @@ class PlnlTrainer(PocrTrainer):
         excluded, guess = self.added[number][index].float(), self.guesses[number][index]
         with self.engine.autocast():
             logits, weak, strong = (self.forward(network, x) for x in views)
-        complementary, _ = self._mean(self.loss(logits, excluded), excluded)
+        complementary, _ = self.mean_loss(self.loss(logits, excluded), excluded)
         apart: Tensor = self.consistency(logits, excluded, weak, strong).mean()
         guessed: Tensor = self.guessing(logits, guess)
         loss = complementary + guessed + self.weight * apart

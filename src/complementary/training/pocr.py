@@ -91,7 +91,7 @@ class PocrTrainer(Trainer):
         excluded = self.task.excluded[index].float()
         with self.engine.autocast():
             weak, first, second = (self.forward(self.model, x) for x in views)
-        loss, labeled = self._mean(self.loss(weak, excluded), excluded)
+        loss, labeled = self.mean_loss(self.loss(weak, excluded), excluded)
         loss = loss + self.weight * self.consistency(weak, excluded, first, second).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -38,6 +38,7 @@ from complementary.training.folds import predict_out_of_fold
 from complementary.training.plnl import PlnlTrainer
 from complementary.training.pocr import PocrTrainer
 from complementary.training.recipes import resolve
+from complementary.training.restarts import best_start, has_local_minima
 from complementary.training.self_training import SelfTrainer
 from complementary.training.task import Task, build_task, class_prior
 from complementary.training.trainer import Trainer
@@ -112,8 +113,8 @@ def build_trainer(
 ) -> Trainer:
     """Build the training loop of a configuration.
 
-    Two trainings come first if the configuration needs them: one that estimates the transition matrix, and one of a
-    classifier that self-training starts from. A resumed run repeats them.
+    Other trainings come first if the configuration needs them: for an estimate of the transition matrix, for the choice
+    of initial weights, and of a classifier that self-training starts from. A resumed run repeats them.
 
     Args:
         config: The configuration.
@@ -349,7 +350,12 @@ def _classifier(
 ) -> Trainer:
     """The training of a classifier, as the option ``fit`` says."""
     if config.training.fit == "gradient":
-        return Trainer(config, task, engine, processes)
+        layer = Trainer(config, task, engine, processes)
+        if has_local_minima(config, layer):
+            weights = best_start(config, task, engine, processes, progress)
+            for network in layer.networks():
+                network.load_state_dict(weights)
+        return layer
     trainer = DiscriminantTrainer(config, task, engine, processes)  # first, because it checks the options
     if config.training.fit == "discriminant":
         first = config.with_(fit="gradient", model="linear")

@@ -142,7 +142,7 @@ class Trainer(TrainingLoop):
             x, excluded = self.mix(self.mixer, x, excluded, self.task.cluster, index, draw, random)
         with self.engine.autocast():
             logits = self.forward(self.model, x)
-        loss, labeled = self._mean(self.loss(logits, excluded), excluded)
+        loss, labeled = self.mean_loss(self.loss(logits, excluded), excluded)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         loss = self.processes.average_gradients(self.model, loss.detach(), labeled, self.criterion.parameters())
@@ -151,7 +151,7 @@ class Trainer(TrainingLoop):
             networks.update_average(self.average, self.model, self.config.training.ema)
         return loss
 
-    def _mean(self, losses: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_loss(self, losses: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
         """Mean over the examples with a label, and their number: [B], [B, K] -> two scalars.
 
         In the published code (``alone = black``) examples without a label count too.
