@@ -253,6 +253,9 @@ def test_recipe_on_features_sets_weight_decay_and_the_loss_of_long_tails():
     assert Config.of(recipe="self-training").training.fit == "gradient"
     assert Config.of(recipe="features", balanced=True).training.loss == "s-nl-w"
     assert Config.of(recipe="features", balanced=False, long_tail=100).training.loss == "s-exp"
+    for fit, decay in (("gradient", 0.001), ("discriminant", 0.003)):
+        for recipe in ("features", "self-training"):
+            assert Config.of(recipe=recipe, long_tail=100, fit=fit).training.weight_decay == decay
     fits = {tail: Config.of(recipe="features", long_tail=tail).training.fit for tail in (9.9, 10)}
     assert fits == {9.9: "gradient", 10: "discriminant"}
     for options in ({"mix": "mixup"}, {"model": "mlp"}, {"loss": "cpe-t"}):  # no discriminant can be fitted

@@ -138,7 +138,8 @@ class BaseConfig:
             flat = self.flat() | options
             if _wants_equal_classes(flat):  # else rare classes are never predicted
                 strong = _tail_of(flat) >= STRONG_TAIL and flat["student"] == "same"
-                preset = preset | (_STRONG_TAIL if strong and _allows_closed_form(options) else _TAIL)
+                fits = options.get("fit", "discriminant") == "discriminant" and _allows_closed_form(options)
+                preset = preset | (_STRONG_TAIL if strong and fits else _TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
@@ -418,7 +419,8 @@ class TrainingConfig:
     given), uniform, matrix:FILE.csv, estimate (from the labels, no true ones), or oracle (counted from the true labels;
     for losses that use a matrix)."""
     estimate_epochs: int = field(default=20, metadata=ADVANCED)
-    """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more)."""
+    """Epochs of each of the trainings that transition = estimate needs (15, or 6 on 10,000 raw examples and more). With
+    loss = fwd, a linear layer on features is then trained from eight initial weights, and the best ones are used."""
     fit: Literal["auto", "gradient", "neighbors", "discriminant"] = field(default="auto", metadata=ADVANCED)
     """How the classifier, or the one that self-training starts from, is fitted. gradient: minimizes the loss.
     neighbors: a linear discriminant on features or vectors in closed form, from the labels of similar examples; for
@@ -565,10 +567,10 @@ class Config(BaseConfig):
     def __post_init__(self) -> None:
         _check_choices(self)
 
-    def of_recipe(self) -> dict[str, Any]:
-        """The options that the recipe sets if the loss, the mixer and the model are those of this configuration."""
+    def of_recipe(self, *given: str) -> dict[str, Any]:
+        """The options that the recipe sets if the loss, the mixer, the model and ``given`` are those of this one."""
         flat = self.flat()
-        return self.preset({name: flat[name] for name in ("recipe", "loss", "mix", "model")})
+        return self.preset({name: flat[name] for name in ("recipe", "loss", "mix", "model", *given)})
 
     def before_adaptation(self) -> list[Self]:
         """This configuration, and those that a run may have adapted to the data with this one as the result.
@@ -578,9 +580,10 @@ class Config(BaseConfig):
         recipe = self.training.recipe
         if RECIPES.get(recipe, {}).get("inputs") != "features":
             return [self]
-        flat, preset = self.flat(), self.of_recipe()
+        flat, presets = self.flat(), (self.of_recipe(), self.of_recipe("fit"))
         names = ("inputs", *ONLY_ON_FEATURES)
-        values = itertools.product(*(sorted({flat[n], preset.get(n, flat[n])}, key=str) for n in names))
+        choices = ({flat[n], *(preset.get(n, flat[n]) for preset in presets)} for n in names)
+        values = itertools.product(*(sorted(found, key=str) for found in choices))
         return [self.with_(**dict(zip(names, found, strict=True))) for found in values]
 
     @property

@@ -10,6 +10,7 @@ from complementary import files
 from complementary.config import Config
 from complementary.errors import UserError
 from complementary.reports.tables import Spread
+from complementary.sweeps.grid import read_grid
 from complementary.sweeps.results import (
     OPTIONS,
     Damaged,
@@ -21,6 +22,7 @@ from complementary.sweeps.results import (
     find,
     parse_where,
     pivot,
+    read_config,
     read_result,
     read_results,
     render,
@@ -379,3 +381,16 @@ def test_pivot_shows_several_metrics_side_by_side_and_only_fractions_in_percent(
     assert table.header == ["loss", "icm, accuracy_last", "icm, train_seconds"]
     assert table.rows == [["dm", "19.00 ± 1.00 (3)", "12 ± 0.5 (3)"]]
     assert "percent" not in caption(query)
+
+
+TAILS = sorted(path.stem for path in (STORED / "grids").glob("*long-tail*.toml") if (STORED / path.stem).is_dir())
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_stored_long_tails_are_cells_of_their_grids(name):
+    """A change of what a recipe sets must not change a grid whose results are documented."""
+    cells = {cell.config.hash() for cell in read_grid(STORED / "grids" / f"{name}.toml")}
+    stored = [read_config(path) for path in (STORED / name).glob("*.json")]
+    assert stored
+    for config in stored:
+        assert cells & {before.hash() for before in config.before_adaptation()}, config.seed

@@ -1,5 +1,7 @@
 """Initial weights: the objective against a slow reference, the choice, and where it is made."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -25,6 +27,8 @@ def test_objective_is_the_mean_loss_plus_the_penalty_of_the_weight_decay():
     predicted = (x @ fc.weight.detach().T + fc.bias.detach()).softmax(1).double()
     likelihood = (predicted @ task.loss_transition.double()).gather(1, task.excluded.argmax(1, keepdim=True))
     penalty = 0.15 * sum(float(w.detach().double().square().sum()) for w in trainer.model.parameters())
+    assert restarts.objective(trainer) == pytest.approx(float(-likelihood.log().mean()) + penalty, rel=1e-5)
+    trainer.engine = dataclasses.replace(CPU, precision="bf16")
     assert restarts.objective(trainer) == pytest.approx(float(-likelihood.log().mean()) + penalty, rel=1e-5)
     with torch.no_grad():
         fc.bias.add_(1.0)  # changes no prediction
@@ -66,6 +70,7 @@ def test_training_with_an_estimated_matrix_starts_from_the_best_weights(monkeypa
         {"fit": "neighbors"},
         {"model": "mlp"},
         {"inputs": "raw", "model": "linear"},
+        {"mix": "mixup"},
     ],
     ids=str,
 )

@@ -59,7 +59,8 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     if recipe == "auto":
         config = _choose(config, dataset, device)
     elif vectors and recipe in ("features", "self-training") and config.dataset.inputs == "features":
-        flat, preset, raw = config.flat(), config.of_recipe(), Config.of(recipe=recipe, inputs="raw").flat()
+        preset = config.of_recipe() | config.of_recipe("fit")
+        flat, raw = config.flat(), Config.of(recipe=recipe, inputs="raw").flat()
         usual = {name: raw[name] for name in ONLY_ON_FEATURES if flat[name] == preset.get(name)}
         shown = "".join(f"; {name} = {value}" for name, value in usual.items())
         log.info("the inputs are vectors, so %s is used without an encoder%s", recipe, shown)
@@ -79,7 +80,7 @@ def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
 
 def _has_usual_decay(config: Config) -> bool:
     """Whether the weight decay is the one that the recipe sets for a layer on features."""
-    return config.training.weight_decay == config.of_recipe().get("weight_decay")
+    return config.training.weight_decay == config.of_recipe("fit").get("weight_decay")
 
 
 def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:

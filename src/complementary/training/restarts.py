@@ -5,6 +5,7 @@ which such classes are merged or exchanged. Which one a training reaches depends
 that the training minimizes tells a bad minimum from a good one (docs/notes/estimates.md, Local minima).
 """
 
+import dataclasses
 import logging
 
 import torch
@@ -25,9 +26,9 @@ STARTS = 8
 
 def has_local_minima(config: Config, trainer: Trainer) -> bool:
     """Whether this is a training of a linear layer on features of an encoder by fwd with an estimated matrix."""
-    options = config.training
+    options, linear = config.training, trainer.model.kind == "linear" and trainer.task.encoder is not None
     estimated = options.loss == "fwd" and options.transition == "estimate" and options.fit == "gradient"
-    return estimated and trainer.task.encoder is not None and trainer.model.kind == "linear"
+    return estimated and linear and config.mixing.mix == "none"
 
 
 def best_start(
@@ -42,6 +43,7 @@ def best_start(
         processes: The processes that share the work.
         progress: Called after every step.
     """
+    task = dataclasses.replace(task, test_inputs=None, test_truth=None)
     starts, reached = [], []
     for number in range(STARTS):
         trainer = Trainer(config, task, engine, processes)
@@ -62,7 +64,11 @@ def best_start(
 
 @torch.no_grad()
 def objective(trainer: Trainer) -> float:
-    """What the training minimizes: mean loss of all examples, plus the penalty whose gradient is the weight decay."""
+    """What the training minimizes: mean loss of all examples, plus the penalty whose gradient is the weight decay.
+
+    In float32: in bfloat16 the outputs are too coarse for the differences that matter.
+    """
+    trainer.engine = dataclasses.replace(trainer.engine, precision="fp32")
     excluded = trainer.task.excluded.float()
     parts = (trainer.loss(trainer.outputs(trainer.task.train), excluded), excluded)
     losses, labels = (trainer.processes.all_gather(part, trainer.examples) for part in parts)

@@ -249,12 +249,16 @@ def _start_baseline(
     if encoder is None:
         return BASELINES[recipe](config, task, engine, processes)
     options: dict[str, Any] = {"recipe": "features", "batch": config.training.batch, "policy": "none"}
-    on_features, own = _for_adam(config), {"fit": config.training.fit, "neighbors": config.pseudo_labels.neighbors}
-    options |= {name: value for name, value in own.items() if value != Config().flat()[name]}
+    fit, neighbors = config.training.fit, config.pseudo_labels.neighbors
+    options["fit"] = (
+        fit if fit == "neighbors" else "gradient"
+    )  # fine-tuning starts from the layer before a discriminant
+    options |= {"neighbors": neighbors} if neighbors else {}
+    on_features = _for_adam(config)
     on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
-    network = fine_tuned_network(encoder, _layer_to_fine_tune(first), images)
+    network = fine_tuned_network(encoder, first, images)
     return BASELINES[recipe](config, images, engine, processes, network, encoder)
 
 
