@@ -203,6 +203,7 @@ def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_
         ),
         ("self-training-long-tail", 3, Query(), "57.17 ± 6.77 (3)"),
         ("self-training-long-tail-mnist", 6, Query(parse_where(["data=mnist"])), "97.92 ± 0.65 (3)"),
+        ("self-training-long-tail-mnist", 6, Query(parse_where(["data=fmnist"])), "67.46 ± 1.21 (3)"),
         (
             "self-training-long-tail-encoder-mnist",
             6,
@@ -216,7 +217,6 @@ def test_options_that_a_stored_configuration_lacks_have_their_defaults(put, tmp_
             Query(parse_where(["data=clcifar10-simulated", "fit=gradient"])),
             "82.44 ± 0.48 (3)",
         ),
-        ("self-training-long-tail-mnist", 6, Query(parse_where(["data=fmnist"])), "67.46 ± 1.21 (3)"),
         ("self-training-long-tail-mlp", 6, Query(parse_where(["loss=s-nl-w"])), "76.35 ± 2.48 (3)"),
         ("self-training-cifar20", 3, Query(), "52.41 ± 0.79 (3)"),
         ("self-training-cifar100", 2, Query(parse_where(["per_example=5"])), "2.69 (1)"),

@@ -5,6 +5,7 @@ which such classes are merged or exchanged. Which one a training reaches depends
 that the training minimizes tells a bad minimum from a good one (docs/notes/estimates.md, Local minima).
 """
 
+import copy
 import dataclasses
 import logging
 
@@ -50,9 +51,7 @@ def best_start(
         trainer.stage = f"initial weights {number + 1} of {STARTS}, "
         if number:
             seed = address(config.seed, "restart", number)
-            new = networks.build("linear", task.shape, len(task.classes), seed).state_dict()
-            for network in trainer.networks():
-                network.load_state_dict(new)
+            trainer.load_weights(networks.build("linear", task.shape, len(task.classes), seed).state_dict())
         starts.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
         trainer.run(progress)
         reached.append(objective(trainer))
@@ -68,9 +67,10 @@ def objective(trainer: Trainer) -> float:
 
     In float32: in bfloat16 the outputs are too coarse for the differences that matter.
     """
-    trainer.engine = dataclasses.replace(trainer.engine, precision="fp32")
+    exact = copy.copy(trainer)
+    exact.engine = dataclasses.replace(trainer.engine, precision="fp32")
     excluded = trainer.task.excluded.float()
-    parts = (trainer.loss(trainer.outputs(trainer.task.train), excluded), excluded)
+    parts = (trainer.loss(exact.outputs(trainer.task.train), excluded), excluded)
     losses, labels = (trainer.processes.all_gather(part, trainer.examples) for part in parts)
     squares = sum(float(weight.double().square().sum()) for weight in trainer.evaluated.parameters())
     return float(trainer.mean_loss(losses.double(), labels)[0]) + trainer.config.training.weight_decay / 2 * squares

@@ -250,9 +250,7 @@ def _start_baseline(
         return BASELINES[recipe](config, task, engine, processes)
     options: dict[str, Any] = {"recipe": "features", "batch": config.training.batch, "policy": "none"}
     fit, neighbors = config.training.fit, config.pseudo_labels.neighbors
-    options["fit"] = (
-        fit if fit == "neighbors" else "gradient"
-    )  # fine-tuning starts from the layer before a discriminant
+    options["fit"] = "gradient" if fit == "discriminant" else fit  # the layer before a discriminant is fine-tuned
     options |= {"neighbors": neighbors} if neighbors else {}
     on_features = _for_adam(config)
     on_features = on_features.with_(**(on_features.preset(options) | options))
@@ -356,9 +354,7 @@ def _classifier(
     if config.training.fit == "gradient":
         layer = Trainer(config, task, engine, processes)
         if has_local_minima(config, layer):
-            weights = best_start(config, task, engine, processes, progress)
-            for network in layer.networks():
-                network.load_state_dict(weights)
+            layer.load_weights(best_start(config, task, engine, processes, progress))
         return layer
     trainer = DiscriminantTrainer(config, task, engine, processes)  # first, because it checks the options
     if config.training.fit == "discriminant":
@@ -381,9 +377,7 @@ def _train_first(
     trainer.run(progress)
     weights = trainer.selected or trainer.evaluated.state_dict()
     log_prior = processes.broadcast(torch.as_tensor(trainer.selected_log_prior))
-    weights = {name: processes.broadcast(value) for name, value in weights.items()}  # rank 0 alone selects an epoch
-    for network in trainer.networks():  # with ema, the trained network and its average
-        network.load_state_dict(weights)
+    trainer.load_weights({name: processes.broadcast(value) for name, value in weights.items()})  # rank 0 selects
     with torch.no_grad():  # closed form, which has no average
         trainer.model.fc.bias.add_(log_prior)
     trainer.log_prior = 0.0

@@ -372,6 +372,11 @@ class Trainer(TrainingLoop):
     def networks(self) -> list[nn.Module]:
         return [self.model] if self.average is None else [self.model, self.average]
 
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Set the weights of the network and of its average."""
+        for network in self.networks():
+            network.load_state_dict(weights)
+
     def tensors(self) -> dict[str, Tensor]:
         """Current weights, their average, weights of the best epoch, state of the optimizer, and fingerprints."""
         found = self._fingerprints() | optimizer_tensors(self.optimizer)
