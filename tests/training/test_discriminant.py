@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression
 
 from complementary import ComplementaryClassifier, data, labels, transitions
 from complementary.config import FITS, Config
@@ -18,7 +19,7 @@ from complementary.errors import UserError
 from complementary.rng import generator
 from complementary.training import discriminant, recipes
 from complementary.training import run as runner
-from complementary.training.discriminant import DiscriminantTrainer, align, fit_discriminant
+from complementary.training.discriminant import LAYER_DECAY, DiscriminantTrainer, align, fit_discriminant, fit_layer
 from complementary.training.run import build_trainer, run
 from complementary.training.self_training import SelfTrainer
 from tests.helpers import run_files
@@ -53,6 +54,21 @@ def test_align_reaches_the_prior_by_a_factor_per_class(classes, count, spread, s
     assert torch.allclose(found.mean(0), prior, atol=1e-3)
     factors = found.log() - logits
     assert torch.allclose(factors - factors[:, :1], (factors - factors[:, :1])[:1].expand_as(factors), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_fit_layer_is_the_logistic_regression_of_scikit_learn(seed):
+    """Scikit-learn takes class probabilities as one weighted example per class; its C is 1 / (decay * examples)."""
+    random = np.random.default_rng(seed)
+    vectors, probabilities = random.normal(0, 1, (60, 5)), random.dirichlet(np.full(4, 0.3), 60)
+    oracle = LogisticRegression(C=1 / (LAYER_DECAY * 60), tol=1e-8, max_iter=5_000)
+    oracle.fit(np.repeat(vectors, 4, axis=0), np.tile(np.arange(4), 60), sample_weight=probabilities.ravel())
+    inputs = torch.from_numpy(vectors).float()
+    weight, bias = fit_layer(inputs, torch.from_numpy(probabilities).float())
+    found = (inputs @ weight.T + bias).softmax(1)
+    assert float((found - torch.from_numpy(oracle.predict_proba(vectors))).abs().max()) < 2e-3
+    assert weight.numpy() == pytest.approx(oracle.coef_, abs=0.01)
+    assert not weight.requires_grad
 
 
 @settings(deadline=None, max_examples=25)

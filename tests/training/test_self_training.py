@@ -185,6 +185,23 @@ def test_encoder_after_a_discriminant_keeps_the_layer_and_learns_the_predictions
     assert not from_layer.learns_start
 
 
+def test_encoder_after_fit_neighbors_starts_with_a_layer_that_predicts_the_same_with_small_weights():
+    """With the weights of the discriminant, fine-tuning diverged on CIFAR-100 (docs/notes/many-classes.md)."""
+    config = TAIL.with_(fit="neighbors", long_tail=1.0, neighbors=20)
+    loop = build_trainer(config, "cpu")
+    discriminant = build_trainer(config.with_(self_training=0), "cpu")
+    discriminant.run()
+    if discriminant.selected:
+        discriminant.model.load_state_dict(discriminant.selected)
+    torch.testing.assert_close(loop.memory, discriminant.outputs(discriminant.task.train).softmax(1))
+    assert not loop.learns_start, "the layer predicts the same already"
+    predicted = loop.outputs(loop.task.train)
+    assert float((predicted.argmax(1) == loop.memory.argmax(1)).double().mean()) > 0.9
+    std = discriminant.task.std
+    norm, weight = loop.features(loop.task.train).norm(dim=1).mean(), discriminant.model.fc.weight / std
+    assert float(loop.model.fc.weight.detach().norm() * norm) < 0.5 * float(weight.detach().norm())
+
+
 def test_self_training_without_an_encoder_continues_the_network():
     config = Config.of(mix="none", epochs=2, batch=128, self_training=1)
     loop, first = build_trainer(config, "cpu"), build_trainer(config.with_(self_training=0), "cpu")

@@ -1,7 +1,7 @@
 """A linear classifier in closed form, from averaged complementary labels (``fit = neighbors`` or ``discriminant``).
 
-A complementary label of many classes says little: one of 100 classes has .0145 bits, and a network that minimizes a
-loss fits the noise of such labels. Here labels are averaged before anything is fitted:
+A complementary label of many classes carries little information (.0145 bits for 100 classes), and a network that
+minimizes a loss fits the noise of such labels. Here labels are averaged before anything is fitted:
 
 1. The labels of an example's neighbors and its own labels give class probabilities (pseudo-labels), aligned with the
    class prior.
@@ -18,6 +18,7 @@ A fit is an epoch of the training loop: it is evaluated, selected and checkpoint
 import dataclasses
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from complementary import networks
@@ -33,6 +34,7 @@ NEIGHBORS = 150  # see `usual_neighbors`
 ALIGNMENTS = 20, 1_000  # fewest and most iterations of `align`
 ALIGNED = 1e-3  # largest difference between mean and prior at which `align` stops
 CHUNK = 8192  # examples whose products are added in float32; the sums are float64
+LAYER_DECAY, LAYER_STEPS = 0.01, 100  # weight decay and most iterations of `fit_layer`
 MOST_FEATURES = 16_384  # the covariance of so many has 2 GB in float64
 
 
@@ -218,6 +220,33 @@ def fit_discriminant(vectors: Tensor, pseudo_labels: Tensor) -> tuple[Tensor, Te
     weights = torch.linalg.solve((1 - amount) * within + (amount + 1e-9) * scale * identity, means.T).T
     biases = share.log() - (weights * means).sum(1) / 2 - weights @ center.double()
     return weights.float(), biases.float()
+
+
+def fit_layer(vectors: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """A linear layer with small weights that predicts given class probabilities.
+
+    Cross-entropy with the probabilities plus `LAYER_DECAY` / 2 times the squared norm of the weights, which is convex,
+    minimized by L-BFGS.
+
+    Args:
+        vectors: Features, [N, D].
+        probabilities: Class probabilities of each example, [N, K].
+
+    Returns:
+        Weights [K, D] and biases [K].
+    """
+    weight = torch.zeros(probabilities.shape[1], vectors.shape[1], device=vectors.device, requires_grad=True)
+    bias = torch.zeros(probabilities.shape[1], device=vectors.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=LAYER_STEPS, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(F.linear(vectors, weight, bias), probabilities) + LAYER_DECAY / 2 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(objective)
+    return weight.detach(), bias.detach()
 
 
 def _shrinkage(covariance: Tensor, count: int) -> float:

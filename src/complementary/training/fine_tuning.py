@@ -11,13 +11,14 @@ from complementary.encoders.frozen import FrozenEncoder
 from complementary.engine.backend import no_capture
 from complementary.errors import UserError
 from complementary.training.task import Task
-from complementary.training.trainer import Trainer
 
 EFFECTIVE_LR, HIGHEST_LR = 0.4, 0.03  # learning rate divided by the squared norm of a filter; see `suitable_lr`
 MLP_STEP = 2.75  # learning rate of an MLP times its inputs over batch ** .6, at most; see `highest_mlp_lr`
 
 
-def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) -> networks.Network:
+def fine_tuned_network(
+    encoder: FrozenEncoder, layer: networks.Network, features: Task, images: Task, device: torch.device
+) -> networks.Network:
     """The encoder and a linear layer on its standardized features as one network.
 
     The features that the layer was trained on have norm 1. The network does without this normalization: the layer is
@@ -25,23 +26,24 @@ def fine_tuned_network(encoder: FrozenEncoder, linear: Trainer, images: Task) ->
 
     Args:
         encoder: The encoder.
-        linear: The training of the layer.
-        images: The same task, with images as inputs.
+        layer: The linear layer.
+        features: The task with features as inputs.
+        images: The task with images as inputs.
+        device: Where the norms of features are computed.
     """
-    layer, mean, std = linear.evaluated, linear.task.mean.cpu(), linear.task.std.cpu()
     if layer.kind != "linear":
         raise UserError(
             f"An encoder is fine-tuned from a linear layer on its features, but the model is {layer.kind}; use linear "
             "or auto.",
             "model",
         )
-    backbone, classes = encoder.backbone, layer.fc.out_features
-    network = networks.build(backbone.kind, encoder.shape, classes, linear.config.seed, backbone.max_pool)
+    mean, std, backbone = features.mean.cpu(), features.std.cpu(), encoder.backbone
+    network = networks.build(backbone.kind, encoder.shape, len(images.classes), max_pool=backbone.max_pool)
+    network.load_state_dict(network.state_dict() | backbone.state_dict())
     weight = layer.fc.weight.detach().cpu() / std
     bias = layer.fc.bias.detach().cpu() - weight @ mean
-    network.load_state_dict(network.state_dict() | backbone.state_dict())
     few = images.train.take(slice(None, None, max(1, len(images.train) // 1024))).whole()
-    norms = _feature_norms(network.to(linear.device), normalize(few, images.mean, images.std).to(linear.device))
+    norms = _feature_norms(network.to(device), normalize(few, images.mean, images.std).to(device))
     network.cpu().fc.load_state_dict({"weight": weight * float((1 / norms).mean()), "bias": bias})
     return network
 

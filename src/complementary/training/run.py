@@ -10,6 +10,7 @@
 | result.json | written last: accuracies, oracle noise ratio, speed, versions |
 """
 
+import copy
 import dataclasses
 import logging
 import math
@@ -30,7 +31,7 @@ from complementary.engine.loop import Progress
 from complementary.engine.run_folder import RunFolder
 from complementary.errors import UserError
 from complementary.rng import generator
-from complementary.training.discriminant import DiscriminantTrainer
+from complementary.training.discriminant import DiscriminantTrainer, fit_layer
 from complementary.training.estimates import cross_fitted_predictions, estimates
 from complementary.training.evidence import evidence_of_neighbors
 from complementary.training.fine_tuning import fine_tuned_network
@@ -170,22 +171,36 @@ def _start_self_training(
             task = task if student in SAME_INPUTS else task.with_images(dataset)
         network = networks.build(student, task.shape, classes, config.seed, config.network.max_pool)
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
-        task, start = task.with_images(dataset), _layer_to_fine_tune(first)
-        network = fine_tuned_network(encoder, start, task)
-        learns_start = start is not first
+        features, task = task, task.with_images(dataset)
+        learns_start = isinstance(first, DiscriminantTrainer) and first.layer is not None
+        last = _layer_to_fine_tune(first, features, probabilities)
+        network = fine_tuned_network(encoder, last, features, task, engine.device)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder, learns_start)
     trainer.begin(probabilities, prior, before, evidence)
     return trainer
 
 
-def _layer_to_fine_tune(first: Trainer) -> Trainer:
-    """The training of the last layer of a fine-tuned network: of a discriminant, the layer that it started from.
+def _layer_to_fine_tune(first: Trainer, task: Task, probabilities: Tensor) -> networks.Network:
+    """The last layer of a fine-tuned network: the first classifier, if it was trained by gradients.
 
     A discriminant has large weights where features hardly differ. They amplify what strong augmentation and every step
-    change in the features, so fine-tuning diverges (docs/notes/long-tails.md, From a discriminant).
+    change in the features, so fine-tuning diverges (docs/notes/long-tails.md, From a discriminant). In its place comes
+    the layer that it started from or, after ``fit = neighbors``, a layer with small weights that predicts the same.
+
+    Args:
+        first: The training of the first classifier.
+        task: The task of all processes, with features as inputs.
+        probabilities: The predictions of the first classifier for its training examples, [N, K].
     """
-    layer = first.layer if isinstance(first, DiscriminantTrainer) else None
-    return first if layer is None else layer
+    if not isinstance(first, DiscriminantTrainer):
+        return first.evaluated
+    if first.layer is not None:
+        return first.layer.evaluated
+    layer = copy.deepcopy(first.evaluated)
+    found = fit_layer(first.features(_all_inputs(first, task)), probabilities.to(first.device))
+    weight, bias = map(first.processes.broadcast, found)
+    layer.fc.load_state_dict({"weight": weight, "bias": bias})
+    return layer
 
 
 def check_learned(trainer: Trainer) -> None:
@@ -256,7 +271,8 @@ def _start_baseline(
     on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
-    network = fine_tuned_network(encoder, first, images)
+    layer = _layer_to_fine_tune(first, task, processes.broadcast(_predict(first, task)))
+    network = fine_tuned_network(encoder, layer, task, images, engine.device)
     return BASELINES[recipe](config, images, engine, processes, network, encoder)
 
 
