@@ -63,6 +63,35 @@ def test_rows_keep_the_option_where_a_fact_has_its_name(tmp_path, quick):
     run(quick.with_(transition="estimate", loss="fwd", estimate_epochs=1), tmp_path / "x")
     (row,) = read_results([tmp_path]).rows
     assert row["transition"] == "estimate"  # result.json has the estimated matrix under that name
+    assert len(json.loads(row["transition_used"])) == 10
+
+
+def test_rows_keep_the_encoder_option_beside_the_encoder_that_was_used(put, tmp_path):
+    runs = [("auto", "pixels"), ("auto", "run:runs/a"), ("pixels", "pixels"), ("run:./runs/a", "run:runs/a")]
+    for seed, (option, used) in enumerate(runs):
+        path = put(f"{seed}.json", seed / 10, encoder=option, seed=seed)
+        alter(path, data={"examples": 9, "encoder": used})
+    results = read_results([tmp_path / "results"])
+    assert [(row["encoder"], row["encoder_used"]) for row in results.rows] == runs
+    assert [row["seed"] for row in results.select(parse_where(["encoder=auto"]))] == [0, 1]
+    assert [row["seed"] for row in results.select(parse_where(["encoder=run:./runs/a"]))] == [3]
+    assert [row["seed"] for row in results.select(parse_where(["encoder-used=pixels"]))] == [0, 2]
+
+
+def test_runs_with_different_encoders_found_by_auto_are_not_averaged(put, tmp_path):
+    for seed, used in enumerate(["pixels", "run:runs/a", "run:runs/a"]):
+        alter(put(f"{seed}.json", seed / 10, encoder="auto", seed=seed), data={"encoder": used})
+    put("none.json", 0.9, encoder="auto", mix="none")
+    results = read_results([tmp_path / "results"])
+    with pytest.raises(UserError, match="encoder_used = pixels, run:runs/a"):
+        summarize(results, Query({"mix": ["icm"]}, ("encoder",)))
+    assert summarize(results, Query({"mix": ["icm"]})).query.rows == ("encoder_used",)
+    summary = summarize(results, Query({}, ("mix", "encoder_used")))
+    assert {key: spreads["accuracy_last"].count for key, spreads in summary.groups.items()} == {
+        ("none", None): 1,
+        ("icm", "pixels"): 1,
+        ("icm", "run:runs/a"): 2,
+    }
 
 
 def test_result_with_an_altered_number_is_damaged(put):

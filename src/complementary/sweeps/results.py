@@ -26,8 +26,9 @@ from complementary.reports import tables
 from complementary.reports.tables import Spread, Table, is_percent, show_spread
 
 OPTIONS = tuple(options_of(Config))
+ENCODER_USED = "encoder_used"  # the encoder that ``encoder = auto`` found; selects and groups runs as an option does
 Row = dict[str, Any]
-"""One run, flat: every option, every metric of the result, device, config_hash and path."""
+"""One run, flat: every option, encoder_used, every metric of the result, device, config_hash and path."""
 
 
 class Damaged(UserError):
@@ -71,8 +72,9 @@ class StoredResults:
         return [row for row in self.rows if all(row[name] in values for name, values in where.items())]
 
     def metrics(self) -> list[str]:
-        """All names in the rows that are not options."""
-        return [name for name in dict.fromkeys(n for row in self.rows for n in row) if name not in OPTIONS]
+        """All names in the rows that do not select or group runs."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return [name for name in names if name not in (*OPTIONS, ENCODER_USED)]
 
 
 def read_results(paths: Sequence[str | Path], skip_damaged: bool = False) -> StoredResults:
@@ -140,13 +142,18 @@ def read_config(path: Path) -> Config:
 
 
 def row_of(path: Path) -> Row:
-    """Read one result as a flat row; lists are kept as JSON text."""
+    """Read one result as a flat row; lists are kept as JSON text.
+
+    An option has the value of the configuration. A fact with the name of an option, such as the matrix that
+    ``transition = estimate`` led to, has the suffix ``_used``.
+    """
     result, config = _read(path)
     facts = {name: value for name, value in result.items() if name not in ("config", "data", "sha256")}
     facts |= result.get("data", {})  # facts about the examples; the option of that name is in the configuration
     facts |= {"config_hash": config.hash(), "path": str(path.resolve())}
     plain = {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in facts.items()}
-    return config.flat() | plain | {"transition": config.training.transition}  # a result may have a matrix of that name
+    named = {f"{name}_used" if name in OPTIONS else name: value for name, value in plain.items()}
+    return {**config.flat(), ENCODER_USED: None, **named}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Config]:
@@ -249,8 +256,7 @@ def summarize(results: StoredResults, query: Query) -> Summary:
     for name in query.value:
         one_of("The value", name, results.metrics(), "value")
     if not query.keys:
-        varied = tuple(name for name in OPTIONS if name != "seed" and len({row[name] for row in rows}) > 1)
-        query = dataclasses.replace(query, rows=varied or ("loss", "mix"))
+        query = dataclasses.replace(query, rows=_varied(rows) or ("loss", "mix"))
     members: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         members.setdefault(tuple(row[key] for key in query.keys), []).append(row)
@@ -270,13 +276,22 @@ def _matching(results: StoredResults, where: dict[str, list[Any]]) -> list[Row]:
     return rows
 
 
+def _varied(rows: list[Row]) -> tuple[str, ...]:
+    """The options other than the seed in which runs differ; also `ENCODER_USED` if one value of ``encoder`` led to
+    several."""
+    varied = [name for name in OPTIONS if name != "seed" and len({row[name] for row in rows}) > 1]
+    used: dict[str, set[str]] = {}
+    for row in rows:
+        if row.get(ENCODER_USED) is not None:  # None: the run used no encoder
+            used.setdefault(row["encoder"], set()).add(row[ENCODER_USED])
+    return (*varied, *([ENCODER_USED] if any(len(found) > 1 for found in used.values()) else []))
+
+
 def _check_only_seeds_differ(groups: Iterable[list[Row]]) -> None:
     varied: dict[str, set[Any]] = {}
     for rows in groups:
-        for name in OPTIONS:
-            values = {row[name] for row in rows}
-            if len(values) > 1 and name != "seed":
-                varied.setdefault(name, set()).update(values)
+        for name in _varied(rows):
+            varied.setdefault(name, set()).update(row.get(name) for row in rows)
     if varied:
         found = "; ".join(f"{name} = {_listed(values)}" for name, values in varied.items())
         raise UserError(
@@ -316,14 +331,16 @@ def parse_where(terms: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def option_name(name: str) -> str:
-    """The name of an option as the configuration writes it (``long_tail`` for ``long-tail``)."""
-    return one_of("The option", name.strip().lstrip("-").replace("-", "_"), OPTIONS)
+    """The name of an option as the configuration writes it (``long_tail`` for ``long-tail``), or `ENCODER_USED`."""
+    return one_of("The option", name.strip().lstrip("-").replace("-", "_"), (*OPTIONS, ENCODER_USED))
 
 
 def _parse_value(name: str, text: str) -> Any:
     """Convert ``text`` to the type of the option; "none" is None where the option allows it."""
-    section = options_of(Config)[name]
-    hint = hints_of(hints_of(Config)[section] if section else Config)[name]
+    hint: Any = str | None  # of `ENCODER_USED`
+    if name in OPTIONS:
+        section = options_of(Config)[name]
+        hint = hints_of(hints_of(Config)[section] if section else Config)[name]
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if type(None) in allowed and text.lower() == "none":
         return None
