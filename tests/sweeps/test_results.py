@@ -351,9 +351,38 @@ def test_parse_where_uses_the_type_of_the_option():
     }
 
 
+def test_parse_where_takes_values_with_commas_in_quotes():
+    found = parse_where(['encoder=pixels, "file:a,b.pt"', 'data="say ""a,b"".npz"', 'assignments="none"', "labels=a=b"])
+    assert found == {
+        "encoder": ["pixels", "file:a,b.pt"],
+        "data": ['say "a,b".npz'],
+        "assignments": [None],
+        "labels": ["a=b"],
+    }
+
+
+def test_caption_shows_conditions_as_parse_where_reads_them(put, tmp_path):
+    put("a.json", 0.1, encoder="file:a,b.pt")
+    results, where = read_results([tmp_path / "results"]), ['encoder="file:a,b.pt",pixels']
+    assert caption(Query(parse_where(where))).endswith('; encoder = "file:a,b.pt", pixels')
+    with pytest.raises(UserError, match=r'encoder is "file:a,b\.pt"'):
+        summarize(results, Query({"encoder": ["pixels"]}))
+    assert pivot(summarize(results, Query(rows=("encoder",))))[0].rows == [["file:a,b.pt", "10.00 (1)"]]
+
+
 @pytest.mark.parametrize(
     ("term", "message"),
-    [("loss", "'loss'"), ("loss=", "OPTION=VALUE"), ("lots=1", "'lots'"), ("alpha=much", "'much' .* alpha")],
+    [
+        ("loss", "'loss'"),
+        ("loss=", "OPTION=VALUE"),
+        ("lots=1", "'lots'"),
+        ("alpha=much", "'much' .* alpha"),
+        ("mix=icm,", "A value in 'mix=icm,' is empty"),
+        ("mix=,icm", "is empty"),
+        ('mix=""', "is empty"),
+        ('encoder="file:a,b', "The quotes in 'encoder=\"file:a,b' do not match; .* single quotes"),
+        ('encoder="file:a"b', "quotes .* do not match"),
+    ],
 )
 def test_parse_where_names_the_bad_term(term, message):
     with pytest.raises(UserError, match=message):

@@ -33,7 +33,8 @@ class Report:
     paths: tyro.conf.Positional[tuple[Path, ...]]
     """The folder of one run; or, for tables, results (JSON), folders of runs, or patterns."""
     where: tuple[str, ...] = ()
-    """Select runs: OPTION=VALUE or OPTION=VALUE,VALUE; all conditions must hold."""
+    """Select runs: OPTION=VALUE or OPTION=VALUE,VALUE; all conditions must hold. A value with a comma is in double
+    quotes: 'encoder="file:a,b.pt"'."""
     rows: tuple[str, ...] = ()
     """Options that make the rows; without --rows, --columns and --by: all options that vary."""
     columns: tuple[str, ...] = ()

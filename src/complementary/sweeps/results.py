@@ -8,6 +8,7 @@ a few hundred are read in a fraction of a second. This module does not import to
     {'mix': ['icm', 'micm'], 'long_tail': [100.0]}
 """
 
+import csv
 import dataclasses
 import glob
 import json
@@ -319,15 +320,34 @@ def _sort_key(query: Query, names: tuple[str, ...], values: tuple[Any, ...]) -> 
 
 
 def parse_where(terms: Sequence[str]) -> dict[str, list[Any]]:
-    """Parse ``["mix=icm,micm", "long-tail=100"]`` to ``{"mix": ["icm", "micm"], "long_tail": [100.0]}``."""
+    """Parse ``["mix=icm,micm", "long-tail=100"]`` to ``{"mix": ["icm", "micm"], "long_tail": [100.0]}``.
+
+    Values are separated as in CSV: one with a comma is in double quotes, and a quote inside these is doubled, as in
+    ``encoder=pixels,"file:a,b.pt"``.
+    """
     where: dict[str, list[Any]] = {}
     for term in terms:
         name, equals, values = term.partition("=")
         if not equals or not values:
             raise UserError(f"{term!r} is not a condition; write OPTION=VALUE or OPTION=VALUE,VALUE.", "where")
         name = option_name(name)
-        where.setdefault(name, []).extend(_parse_value(name, text) for text in values.split(","))
+        where.setdefault(name, []).extend(_parse_value(name, text) for text in _split(term, values))
     return where
+
+
+def _split(term: str, values: str) -> list[str]:
+    """The values of a condition, without their quotes."""
+    try:
+        (found,) = csv.reader([values], strict=True, skipinitialspace=True)
+    except (csv.Error, ValueError):
+        raise UserError(
+            f'The quotes in {term!r} do not match; write a value with a comma as "VALUE," and a quote in it twice, '
+            "and the whole condition in single quotes for the shell.",
+            "where",
+        ) from None
+    if "" in found:
+        raise UserError(f"A value in {term!r} is empty; write OPTION=VALUE or OPTION=VALUE,VALUE.", "where")
+    return found
 
 
 def option_name(name: str) -> str:
@@ -376,7 +396,7 @@ def render(summary: Summary, form: str) -> str:
 def caption(query: Query) -> str:
     """One line that says what the numbers are."""
     unit = ", in percent" if all(is_percent(name) for name in query.value) else ""
-    conditions = [f"; {name} = {', '.join(map(show, values))}" for name, values in query.where.items()]
+    conditions = [f"; {name} = {', '.join(map(_quoted, values))}" for name, values in query.where.items()]
     return f"{', '.join(query.value)}: mean ± standard deviation (number of seeds){unit}{''.join(conditions)}"
 
 
@@ -415,11 +435,17 @@ def _needs_truth(metric: str) -> bool:
 
 
 def show(value: Any) -> str:
-    """The value of an option as `parse_where` reads it."""
+    """The value of an option, for a cell of a table."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _quoted(value: Any) -> str:
+    """The value of an option as `parse_where` reads it."""
+    text = show(value)
+    return '"' + text.replace('"', '""') + '"' if "," in text or text.startswith('"') else text
+
+
 def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(sorted({show(value) for value in values}))
+    return ", ".join(sorted({_quoted(value) for value in values}))
