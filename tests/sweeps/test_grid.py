@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 
 from complementary.config import Config, to_toml
 from complementary.errors import UserError
 from complementary.sweeps.grid import read_grid
+
+GRIDS = Path(__file__).parents[2] / "results/grids"
 
 
 def read(tmp_path, text):
@@ -65,6 +69,7 @@ def test_cell_names_list_what_varies_or_the_main_options(tmp_path):
         ("epoks = 3", "'epoks'"),
         ("[solver]\nlr = 1", "'solver'"),
         ("[dataset]\nlr = 1", r"'lr' .*\[dataset\]"),
+        ("lr = 1\n[training]\nlr = 2", r"lr is 1 at the top and 2 in \[training\], .* remove one"),
         ("[grid]\nepoks = [3]", r"'epoks' in \[grid\]"),
         ("[[case]]\nepoks = 3", r"'epoks' in \[\[case\]\]"),
         ("[grid]\nloss = []", "loss .* empty"),
@@ -82,7 +87,9 @@ def test_cell_names_list_what_varies_or_the_main_options(tmp_path):
         ('[grid]\nloss = ["s-nl", "x"]', "loss 'x'"),
         ("[grid]\nalpha = [0.4, -1]", "alpha is -1.0"),
         ("[grid]\nalpha = [1, 1.0]", r"the same \(alpha=1; alpha=1.0\)"),
-        ("seeds = [1, 1]", "the same"),
+        ("seeds = [1, 1]", r"the same \(seed=1; seed=1\)"),
+        ("[grid]\nlr = [1]\n[[case]]\nlong_tail = 9\n[[case]]\nlong_tail = 9", r"the same \(long_tail=9 lr=1; long"),
+        ("alpha = 0.2\n[[case]]\n[[case]]\nalpha = 0.2", r"the same \(data=.*; alpha=0.2\)"),
         ("seeds = 2\n[grid]\nseed = [1]", "both seed and seeds"),
         ("[grid]\nalpha = [1]\n[[case]]\nalpha = 2", "alpha is in"),
         ("epochs = ", "not TOML"),
@@ -93,6 +100,12 @@ def test_grid_errors_name_file_and_key(tmp_path, text, message):
         read(tmp_path, text)
     assert str(tmp_path / "grid.toml") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(GRIDS.glob("*.toml")), ids=lambda path: path.stem)
+def test_stored_grids_have_distinct_cells(path):
+    cells = read_grid(path)
+    assert len({cell.key for cell in cells}) == len(cells) > 0
 
 
 def test_grid_file_that_is_missing_is_reported(tmp_path):

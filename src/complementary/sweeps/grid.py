@@ -81,6 +81,9 @@ def _base(content: dict[str, Any]) -> dict[str, Any]:
             for inner in value:
                 if HOMES.get(inner) != name:
                     raise UserError(f"{inner!r} is not an option of the section [{name}].")
+                if inner in content:
+                    found = f"{inner} is {content[inner]!r} at the top and {value[inner]!r} in [{name}]"
+                    raise UserError(f"{found}, but an option can be set only once; remove one of them.")
             options |= value
         elif name not in HOMES:
             known = f"an option, one of the sections {', '.join(sorted(SECTIONS))}, or grid, case, seeds"
