@@ -107,6 +107,45 @@ def test_time_limit_admits_more_if_all_of_the_latest_tasks_were_faster(quick):
     assert not limit.admits(second)
 
 
+class Stub:
+    """Ends tasks without training: every task takes 0.01 seconds and has a result unless its cell is to fail."""
+
+    def __init__(self, folder, failing=()):
+        self.folder, self.failing, self.done, self.task = folder, failing, [], None
+
+    @property
+    def free(self):
+        return self.task is None
+
+    def submit(self, key, cells):
+        self.task = key
+
+    def wait(self, seconds):
+        if self.task is None:
+            return []
+        time.sleep(0.01)
+        key, self.task = self.task, None
+        self.done.append(key)
+        self.folder.run(key).mkdir(exist_ok=True)
+        if key in self.failing:
+            return [Ended(key, {key: "NaN"})]
+        self.folder.result(key).write_text("{}")
+        return [Ended(key)]
+
+
+@pytest.mark.parametrize(("kind", "starts"), [("failed", False), ("resumed", False), ("complete", True)])
+def test_time_limit_learns_from_complete_runs_only(folder, quick, kind, starts):
+    """Four fast runs show that one of 9,999 seconds ends within 600, but only if they trained completely."""
+    *short, last = grid = cells(quick, seed=range(5))
+    if kind == "resumed":
+        for cell in short:
+            folder.run(cell.key).mkdir()
+    executor = Stub(folder, [cell.key for cell in short] if kind == "failed" else [])
+    seconds = dict.fromkeys((cell.key for cell in short), 100.0) | {last.key: 9999.0}
+    Sweep(grid, folder, executor, limit=TimeLimit(time.monotonic() + 600, seconds)).run()
+    assert (last.key in executor.done) == starts
+
+
 def test_sweep_skips_finished_cells_and_adds_new_ones(folder, quick, caplog):
     sweep(cells(quick, seed=[0]), folder)
     grid = cells(quick, seed=[0, 1])

@@ -181,7 +181,8 @@ class TimeLimit:
     """A time after which a sweep ends. A task is left out if it is not expected to end in time.
 
     If the latest tasks took longer than expected, for example because the device is shared, this is expected of the
-    next ones, too. If all of them were faster, the next ones are expected to take as long as the slowest of these.
+    next ones, too. If all of them were faster, the next ones are expected to take as long as the slowest of these. Only
+    tasks count that started from their first epoch and finished: others show less time than a run takes.
 
     Attributes:
         ends: When the sweep ends, on the clock of `time.monotonic`. Tasks that still run then can be resumed later.
@@ -190,7 +191,7 @@ class TimeLimit:
 
     ends: float
     seconds: Mapping[str, float]
-    _slower: list[float] = field(default_factory=list, repr=False)  # seconds taken / expected of the tasks that ended
+    _slower: list[float] = field(default_factory=list, repr=False)  # seconds taken / expected of complete tasks
 
     def admits(self, cells: Sequence[Cell]) -> bool:
         """Whether a task is expected to end in time if it starts now."""
@@ -203,7 +204,7 @@ class TimeLimit:
         return max(1.0, statistics.median(latest)) if latest else 1.0
 
     def took(self, cells: Sequence[Cell], seconds: float) -> None:
-        """Note how long a task took."""
+        """Note how long a complete task took."""
         self._slower.append(seconds / self._expected(cells))
 
     def _expected(self, cells: Sequence[Cell]) -> float:
@@ -213,6 +214,15 @@ class TimeLimit:
     def is_over(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() > self.ends
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Cells that were submitted together, whether all of them start from their first epoch, and when this was."""
+
+    cells: list[Cell]
+    is_new: bool
+    started: float
 
 
 class Sweep:
@@ -251,7 +261,7 @@ class Sweep:
                 self._end(cell, finished[cell.key], new=False)
         left = [cell for cell in self.cells if cell.key not in self.outcome]
         waiting = [left[i : i + self.pack] for i in range(0, len(left), self.pack)]
-        running: dict[str, tuple[list[Cell], float]] = {}  # cells and start
+        running: dict[str, _Task] = {}
         while waiting or running:
             if self.limit is not None and self.limit.is_over:
                 break
@@ -259,16 +269,21 @@ class Sweep:
                 cells = waiting.pop(0)
                 if self.limit is not None and not self.limit.admits(cells):
                     continue
-                running[cells[0].key] = cells, time.monotonic()
+                running[cells[0].key] = _Task(cells, self._is_new(cells), time.monotonic())
                 self.executor.submit(cells[0].key, cells)
             for ended in self.executor.wait(1.0):
-                cells, started = running.pop(ended.key)
-                if self.limit is not None:
-                    self.limit.took(cells, time.monotonic() - started)
-                for cell in cells:
-                    done = self.folder.result(cell.key).exists()
-                    self._end(cell, "" if done else ended.errors.get(cell.key, "It ended without a result."))
+                task = running.pop(ended.key)
+                done = {cell.key: self.folder.result(cell.key).exists() for cell in task.cells}
+                if self.limit is not None and task.is_new and all(done.values()):
+                    self.limit.took(task.cells, time.monotonic() - task.started)
+                for cell in task.cells:
+                    error = "" if done[cell.key] else ended.errors.get(cell.key, "It ended without a result.")
+                    self._end(cell, error)
         return self.outcome
+
+    def _is_new(self, cells: Sequence[Cell]) -> bool:
+        """Whether none of the cells was started before, and will be resumed."""
+        return not any(self.folder.run(cell.key).exists() for cell in cells)
 
     def _end(self, cell: Cell, error: str, new: bool = True) -> None:
         assert cell.key not in self.outcome, f"{cell.name} ended twice"
