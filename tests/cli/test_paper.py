@@ -115,7 +115,7 @@ def test_paper_run_that_is_faster_than_planned_goes_on(cll, tiny, monkeypatch): 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_paper_run_without_a_gpu_says_what_it_would_take(cll, tiny, store, add_run):  # noqa: F811
     add_run(tiny.entries[0], 0.3, images_per_second=100.0)
-    asked = ("paper", "run", "--minutes", 100, "--store", store)
+    asked = ("paper", "run", "--minutes", 100, "--out", store)
     status, out, error = cll(*asked)
     assert (status, out, "no GPU here. 9 runs are open" in error, "a GPU" in error) == (2, "", True, True)
     status, out, _ = cll(*asked, "--dry-run")
@@ -131,6 +131,8 @@ def test_paper_noise_is_counted_without_training(cll, noisy, tmp_path, monkeypat
     assert "Digits (nowhere), protocol ours" in out
     assert out.count(" (2)") == 2
     assert [path.name for path in (tmp_path / "runs" / "paper").iterdir()] == ["noise"]
+    assert cll("paper", "noisy", "--seeds", 1, "--out", "elsewhere")[0] == 0
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["noise"]
     status, out, error = cll("paper", "noisy", "--seeds", 3)  # one more seed, whatever the epochs
     assert (error.count("noisy mixes"), out.count(" (3)")) == (2, 2)
 
@@ -231,15 +233,20 @@ def test_paper_names_a_damaged_file_and_can_skip_it(cll, store):  # noqa: F811
     assert "skipped" in error
 
 
-VERBS = {"run": ("run", "--minutes", 5), "status": ("status",), "page": ("page", "--out", "page.md")}
+VERBS = {
+    "run": ("run", "--minutes", 5, "--out"),
+    "status": ("status", "--store"),
+    "page": ("page", "--out", "page.md", "--store"),
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_paper_refuses_a_folder_of_other_code(cll, store, verb, tmp_path):  # noqa: F811
     (store / "log.json").write_text('{"loss": 0.3, "step": 7}')
     (store / "model.ckpt").write_text("x")
-    status, out, error = cll("paper", *VERBS[verb], "--store", store)
+    status, out, error = cll("paper", *VERBS[verb], store)
     assert (status, out, error.count("\n")) == (2, "", 1)
+    assert f"({VERBS[verb][-1]})" in error
     found, wanted = f"{store} holds 2 files, such as log.json, but no result of this package", "name a folder that cll"
     assert found in error
     assert wanted in error
@@ -250,17 +257,17 @@ def test_paper_refuses_a_folder_of_other_code(cll, store, verb, tmp_path):  # no
 def test_paper_tells_results_of_another_version_from_damaged_ones(cll, store, add_run, add_noise, verb):  # noqa: F811
     path = add_run(entry_of("intra", "intra-class"), 0.5)
     path.write_text(path.read_text().replace('"batch"', '"batch_size"'))
-    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    status, _, error = cll("paper", *VERBS[verb], store)
     assert (status, error.count("\n"), "is damaged" in error) == (2, 1, False)
     assert f"{path.name} was written by another version: this one has no option batch_size." in error
     path.write_text(path.read_text()[:-9])
-    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    status, _, error = cll("paper", *VERBS[verb], store)
     assert (status, error.count("\n"), f"{path.name} is damaged" in error, "version" in error) == (2, 1, True, False)
     assert ("--skip-damaged" in error) == (verb != "run"), "advice that the command has an option for"
     path.unlink()
     noise = add_noise(entry_of("noise", "mixup", data="cifar10", tail=1.0), 0.5)
     noise.write_text(noise.read_text().replace('"batch"', '"batch_size"'))
-    status, _, error = cll("paper", *VERBS[verb], "--store", store)
+    status, _, error = cll("paper", *VERBS[verb], store)
     assert (status, "was written by another version" in error) == (2, True)
 
 

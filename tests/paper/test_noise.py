@@ -104,7 +104,7 @@ def test_noise_in_a_folder_that_cannot_be_created_is_an_error(noisy, store):
     (store / "file").write_text("")
     with pytest.raises(UserError, match="file/noise") as caught:
         noise.run(cells(noisy), store / "file", "ours")
-    assert caught.value.option == "store"
+    assert caught.value.option == "out"
 
 
 @pytest.mark.parametrize("shuffled", [0.0, 0.3, 0.9])

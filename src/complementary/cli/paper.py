@@ -72,7 +72,7 @@ class RunStudies(Execution):
     assignments_from: Path | None = None
     """A folder of stored clusters, such as results/clusters, which are used where they fit. For noise this folder is
     used by default, if it exists."""
-    store: Path = RUNS
+    out: Path = RUNS
     """Folder of the runs; all studies share it. With Ray, all nodes must share it."""
     draws: int = 16
     """gradients: label draws per measurement; 0: exact, for networks without batch norm."""
@@ -126,7 +126,7 @@ class RunFor(Execution):
     """Epochs of each run."""
     assignments_from: Path | None = None
     """A folder of stored clusters; by default results/clusters, if it exists."""
-    store: Path = RUNS
+    out: Path = RUNS
     """Folder of the runs. Runs in results/paper count too."""
     pack: int = 4
     """Runs that share one process, side by side: for small networks on a large GPU."""
@@ -156,7 +156,7 @@ class Smoke:
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """The studies; by default all of them."""
-    store: Path | None = None
+    out: Path | None = None
     """Folder of the runs; by default a temporary one."""
 
 
@@ -298,15 +298,13 @@ def _run(options: RunStudies, chosen: list[Study], protocol: Protocol, where: di
         print("\n".join(f"{cell.key}  {cell.name}" for cell in cells))
         return
     if runner == "training":
-        run_cells(cells, SweepFolder(options.store), options, "cll paper")
+        run_cells(cells, SweepFolder(options.out), options, "cll paper")
     elif runner == "noise":
         _count_noise(options, cells, protocol)
     else:
         for cell in cells:
-            print(
-                measure_gradients(cell.config, options.store, protocol, options.draws, options.device, options.target)
-            )
-    found = read([options.store], None if runner == "noise" else options.epochs)
+            print(measure_gradients(cell.config, options.out, protocol, options.draws, options.device, options.target))
+    found = read([options.out], None if runner == "noise" else options.epochs)
     print("\n".join(render(s, found, protocol, "text", only_run=True) for s in chosen))
     _plot(options.plot, chosen[0], found, protocol)
 
@@ -314,9 +312,9 @@ def _run(options: RunStudies, chosen: list[Study], protocol: Protocol, where: di
 def _count_noise(options: RunStudies, cells: list[Cell], protocol: Protocol) -> None:
     from complementary.paper import noise
 
-    skipped = noise.run(cells, options.store, protocol, options.pretrain, options.device)
+    skipped = noise.run(cells, options.out, protocol, options.pretrain, options.device)
     lines = [f"skipped {', '.join(names)}: {why}" for why, names in skipped.items()]
-    if not noise.done(options.store) & {cell.config.hash() for cell in cells}:
+    if not noise.done(options.out) & {cell.config.hash() for cell in cells}:
         raise UserError("; ".join(["No noise ratio could be counted", *lines]))
     for line in lines:
         log.warning("%s", line)
@@ -382,9 +380,11 @@ def _open_runs(options: RunFor, has_gpu: bool) -> "tuple[Speeds, OpenRuns]":
     from complementary.paper.store import RunSettings, read
 
     try:
-        known = read([path for path in (options.store, KEPT) if path.exists()])
+        known = read([path for path in (options.out, KEPT) if path.exists()])
     except Damaged as error:
-        raise UserError(f"{error.fact} Move it out of the folder, or name another one.", "store") from None
+        raise UserError(f"{error.fact} Move it out of the folder, or name another one.", "out") from None
+    except UserError as error:
+        raise UserError(str(error), "out") from None
     for_gpu = options.device != "cpu"
     device = device_name(choose_device(options.device)) if has_gpu or not for_gpu else "a GPU"
     speeds = plan.Speeds.of(known.rows, device)
@@ -460,8 +460,8 @@ def _run_plan(chosen: "Plan", found: "OpenRuns", options: RunFor, ends: float) -
     further = [run for run in found.runs if run.cell.key not in seconds and run.encoder in paid]
     seconds |= {run.cell.key: 60 * run.minutes for run in further}
     cells = [run.cell for run in (*chosen.runs, *further)]
-    run_cells(cells, SweepFolder(options.store), options, "cll paper run", TimeLimit(ends, seconds))
-    print(f"The same command continues. Tables: cll paper page, after cll paper export --store {options.store}")
+    run_cells(cells, SweepFolder(options.out), options, "cll paper run", TimeLimit(ends, seconds))
+    print(f"The same command continues. Tables: cll paper page, after cll paper export --store {options.out}")
 
 
 def smoke(options: Smoke) -> None:
@@ -471,7 +471,7 @@ def smoke(options: Smoke) -> None:
     chosen, started = [study(name) for name in options.names or STUDIES], time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         for one in chosen:
-            found = smoke.smoke(one, options.store or Path(temporary))
+            found = smoke.smoke(one, options.out or Path(temporary))
             made = "table and figure" if found.figure else "table"
             print(f"{one.name}: {counted(found.runs, 'run')}, {made}")
     print(f"{counted(len(chosen), 'study')} in {time.monotonic() - started:.0f} seconds".replace("studys", "studies"))

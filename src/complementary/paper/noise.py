@@ -48,9 +48,7 @@ def run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"The folder {folder} cannot be created ({error.strerror}); name another one.", "store"
-        ) from None
+        raise UserError(f"The folder {folder} cannot be created ({error.strerror}); name another one.", "out") from None
     known, source, skipped = done(store), _Datasets(), dict[str, list[str]]()
     for cell in cells:
         if cell.config.hash() in known:
