@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from complementary.cli.options import parse
 from complementary.config import ClusterConfig, Config, DatasetConfig
 from complementary.errors import UserError, require
+from complementary.reports.tables import percent_with_error
 from complementary.reports.terminal import print_table
 
 if TYPE_CHECKING:  # these import torch
@@ -158,7 +159,12 @@ def _compare(options: Cluster) -> None:
     header = ["encoder", "log-likelihood of unseen answers", "behind the best", "estimated accuracy"]
     shown = [key for key in PROBES if any(values[key] is not None for values in probes.values())]
     rows = [
-        [row.name, f"{row.score:.4f}", f"{row.behind.value:.4f} ± {row.behind.error:.4f}", _percent(row.accuracy)]
+        [
+            row.name,
+            f"{row.score:.4f}",
+            f"{row.behind.value:.4f} ± {row.behind.error:.4f}",
+            percent_with_error(*row.accuracy),
+        ]
         + [f"{100 * probes[row.name][key]:.1f} %" for key in shown]
         for row in found.scores
     ]
@@ -169,10 +175,6 @@ def _compare(options: Cluster) -> None:
         made_by = {"examples": found.examples, "made_by": asdict(options.dataset) | {"seed": options.seed}}
         atomic_write(options.json, json.dumps(metrics | made_by, indent=1) + "\n")
         print(f"Metrics: {options.json}")
-
-
-def _percent(estimate: tuple[float, float]) -> str:
-    return f"{100 * estimate[0]:.1f} ± {100 * estimate[1]:.1f} %"
 
 
 def _load(options: Cluster) -> Work:

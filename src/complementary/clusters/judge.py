@@ -23,6 +23,7 @@ from complementary.oracle import (
     same_class,
 )
 from complementary.reports import figures
+from complementary.reports.tables import percent_with_error
 from complementary.scores import Estimate, estimated_same_class, recommend
 
 PAIRS = 100_000  # mixes to count at least, for a standard error below 0.1 percentage points
@@ -217,7 +218,7 @@ def as_percent(estimate: Estimate) -> str:
     """``64.2 ± 1.3 %``; "not possible with these labels" for NaN."""
     if math.isnan(estimate.value):
         return "not possible with these labels"
-    return f"{100 * estimate.value:.1f} ± {100 * estimate.error:.1f} %"
+    return percent_with_error(estimate.value, estimate.error)
 
 
 def table_rows(probes: dict[str, Any], judgments: list[dict[str, Any]]) -> list[list[str]]:

@@ -14,6 +14,7 @@ from complementary.reports import figures
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions
 from complementary.reports.run_report import Accuracy, ClassRow, RunReport, describe_noise, percent
+from complementary.reports.tables import percent_with_error
 
 SOURCES = {
     "labels": "Estimated from complementary labels (unbiased)",
@@ -216,7 +217,7 @@ def _confusions(found: Confusions, classes: tuple[str, ...]) -> list[str]:
         parts.append(_heat(found, classes))
     pairs = found.worst()
     if pairs:
-        shown = "; ".join(f"{classes[i]} taken for {classes[j]}: {_tenths(e)}" for i, j, e in pairs)
+        shown = "; ".join(f"{classes[i]} taken for {classes[j]}: {percent_with_error(*e)}" for i, j, e in pairs)
         parts.append(f"<p>Largest: {html.escape(shown)} of all examples.</p>")
     else:
         parts.append("<p>No confusion is larger than its standard error.</p>")
@@ -244,10 +245,6 @@ def _heat(found: Confusions, classes: tuple[str, ...]) -> str:
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         '<p class="small">In percent of all examples. Faint: less than two standard errors from zero.</p>'
     )
-
-
-def _tenths(estimate: tuple[float, float]) -> str:
-    return f"{100 * estimate[0]:.1f} ± {100 * estimate[1]:.1f} %"
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------

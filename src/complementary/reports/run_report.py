@@ -10,7 +10,7 @@ from torch import Tensor
 from complementary.reports.answers import RankedAnswers
 from complementary.reports.calibration import Calibration
 from complementary.reports.confusions import Confusions, Estimated
-from complementary.reports.tables import csv, interval_text
+from complementary.reports.tables import csv, interval_text, percent_with_error
 
 INTERVAL = 1.96  # standard errors on each side: a 95 % interval
 SHOWN = 5  # rows of each kind in the text summary
@@ -248,19 +248,15 @@ def describe_noise(answers: RankedAnswers, issues: int) -> str:
     if noise.error == 0:  # the transition matrix says so
         rate = f"{100 * noise.rate:.1f} % of {count:,} are wrong, by the transition matrix"
     elif not yes:
-        rate = f"an estimated {_rate(noise.rate, noise.error)} of {count:,} are wrong"
+        rate = f"an estimated {percent_with_error(noise.rate, noise.error)} of {count:,} are wrong"
     else:
         kinds = [(noise.rate, noise.error, count - yes, "not"), (noise.yes_rate, noise.yes_error, yes, "yes")]
-        shown = [f"{_rate(r, e)} of {n:,} “{word}” answers" for r, e, n, word in kinds if n]
+        shown = [f"{percent_with_error(r, e)} of {n:,} “{word}” answers" for r, e, n, word in kinds if n]
         rate = f"an estimated {' and '.join(shown)} are wrong"
     if issues == 0:
         return f"{rate}; no single one is clearly wrong"
     precision = f"{100 * answers.expected_precision:.0f} %"
     return f"{rate}; {issues:,} look wrong (expected precision of this list: {precision})"
-
-
-def _rate(rate: float, error: float) -> str:
-    return f"{100 * rate:.1f} ± {100 * error:.1f} %"
 
 
 def show(accuracy: Accuracy) -> str:

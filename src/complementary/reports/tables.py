@@ -16,6 +16,11 @@ def interval_text(low: float, high: float) -> str:
     return f"{math.floor(100 * low + ROUNDING)} to {math.ceil(100 * high - ROUNDING)} %"
 
 
+def percent_with_error(value: float, error: float) -> str:
+    """``64.2 ± 1.3 %`` for the fractions .642 and .013."""
+    return f"{100 * value:.1f} ± {100 * error:.1f} %"
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and sample standard deviation of ``count`` values; the deviation of a single value is None."""
