@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from complementary.errors import UserError
-from complementary.transitions import TransitionEstimate, is_singular
+from complementary.transitions import TransitionEstimate, is_singular, label_shares
 
 # --- classifiers ------------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def scel(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     """
     with torch.autocast(logits.device.type, enabled=False):  # otherwise the product would be bfloat16
         predicted = logits.float().softmax(1) @ transition.to(logits.device, torch.float32)
-    return -(_per_label(excluded) * torch.log(predicted + 1e-6)).sum(1).mean()
+    return -(label_shares(excluded, torch.float32) * torch.log(predicted + 1e-6)).sum(1).mean()
 
 
 def ure(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
@@ -133,12 +133,6 @@ def _estimates(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
     return _corrected(excluded, transition, logits).gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
-def _per_label(excluded: Tensor) -> Tensor:
-    """The labels of each example share a weight of 1. [N, K] -> float [N, K]."""
-    excluded = excluded.float()
-    return excluded / excluded.sum(1, keepdim=True)
-
-
 def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
     """Rows of T^-1 for the labels of each example; their mean is the one-hot vector of the true class.
 
@@ -151,7 +145,7 @@ def _corrected(excluded: Tensor, transition: Tensor, like: Tensor) -> Tensor:
         float32 [N, K].
     """
     with torch.autocast(like.device.type, enabled=False):
-        return _per_label(excluded) @ _inverse(transition, like)
+        return label_shares(excluded, torch.float32) @ _inverse(transition, like)
 
 
 def _inverse(transition: Tensor, like: Tensor) -> Tensor:
@@ -221,7 +215,7 @@ def accuracy_interval(
         transition: [K, K].
         estimated: If the matrix was estimated: the estimate, whose error enters the interval.
     """
-    predicted, share = predicted.long().cpu(), _per_label(excluded.cpu()).double()
+    predicted, share = predicted.long().cpu(), label_shares(excluded.cpu(), torch.float32).double()
     matrix, count = transition.double().cpu(), len(share)
     if (reason := _not_invertible(matrix, estimated)) or count < 2:
         return _no_estimate(count, "data", reason or "There are fewer than 2 labeled examples.")
@@ -278,12 +272,12 @@ def balanced_accuracy_interval(
     Returns:
         No number if a class is too rare: its share is below four standard errors, or it has fewer than 30 examples.
     """
-    predicted, share = predicted.long().cpu(), _per_label(excluded.cpu()).double()
+    predicted, share = predicted.long().cpu(), label_shares(excluded.cpu(), torch.float32).double()
     matrix, count = transition.double().cpu(), len(share)
     if (reason := _not_invertible(matrix, estimated)) or count < 2:
         return _no_estimate(count, "balanced", reason or "There are fewer than 2 labeled examples.")
     classes = len(matrix)
-    everything = share if further is None else torch.cat([share, _per_label(further.cpu()).double()])
+    everything = share if further is None else torch.cat([share, label_shares(further.cpu(), torch.float32).double()])
     view = everything @ torch.linalg.inv(matrix)
     sizes = view.mean(0) if shares is None else shares.double().cpu()
     error = view.std(0) / len(view) ** 0.5
@@ -320,7 +314,7 @@ def _name(k: int, names: Sequence[str] | None) -> str:
 
 def classes_differ_in_size(excluded: Tensor, transition: Tensor, level: float = 0.01) -> bool:
     """Whether complementary labels [N, K] show that classes are not of equal size (a chi-squared test)."""
-    share, matrix = _per_label(excluded.cpu()).double(), transition.double().cpu()
+    share, matrix = label_shares(excluded.cpu(), torch.float32).double(), transition.double().cpu()
     if is_singular(matrix):
         return False
     expected, known = matrix.mean(0), matrix.mean(0) > 0

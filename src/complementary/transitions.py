@@ -362,7 +362,7 @@ def estimate_transition(probabilities: Tensor, excluded: Tensor, iterations: int
         excluded: Complementary labels, [N, K]. Several labels of an example share a weight of 1.
         iterations: Upper bound of the number of EM steps.
     """
-    share, matrix = _label_shares(excluded), anchor_transition(probabilities, excluded)
+    share, matrix = label_shares(excluded.cpu()), anchor_transition(probabilities, excluded)
     q = _calibrate(probabilities.double().cpu(), share, matrix)
     matrix = 0.99 * matrix + 0.01 * share.mean(0)  # EM leaves an entry of 0 at 0
     for _ in range(iterations):
@@ -400,7 +400,7 @@ def anchor_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.
     Returns:
         float64 [K, K], shrunk as by `estimate_transition`.
     """
-    q, labels = probabilities.double().cpu(), _label_shares(excluded)
+    q, labels = probabilities.double().cpu(), label_shares(excluded.cpu())
     classes = q.shape[1]
     predicted, rows, counts = q.argmax(1), [], []
     for k in range(classes):
@@ -414,9 +414,9 @@ def anchor_transition(probabilities: Tensor, excluded: Tensor, share: float = 0.
     return _shrink(matrix, variance, torch.bincount(predicted, minlength=classes).double())
 
 
-def _label_shares(excluded: Tensor) -> Tensor:
-    """The labels of each example share a weight of 1: [N, K] -> float64 [N, K]."""
-    excluded = excluded.double().cpu()
+def label_shares(excluded: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The labels of each example share a weight of 1; NaN for an example without labels. [N, K] -> [N, K]."""
+    excluded = excluded.to(dtype)
     return excluded / excluded.sum(1, keepdim=True)
 
 
