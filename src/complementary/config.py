@@ -48,7 +48,7 @@ MIXED_WITHIN: dict[str, Literal["nothing", "clusters", "truth"]] = {
     "intra-class": "truth",
     "extra-class": "truth",
 }
-"""What each mixer needs to know about an example: nothing, its cluster, or (oracles) its true class."""
+"""What each mixer requires of an example: nothing, its cluster, or (oracles) its true class."""
 
 LARGEST = 10**9  # of an option that is an integer
 
@@ -86,7 +86,7 @@ class BaseConfig:
         """Return a copy in which exactly the given options, named flat, are changed.
 
         Another recipe or optimizer that sets further options (`preset`) is refused unless these are given, too, or have
-        the same values already: a copy does not know which of its options were given. `of` does.
+        the same values already: a copy has no record of which options were given, but `of` has one.
         """
         homes = options_of(type(self))
         for name in options:
@@ -412,7 +412,7 @@ class TrainingConfig:
     self-training (fine-tune on pseudo-labels, usually the most accurate), pocr or plnl (published baselines). auto:
     chosen for the data and the device. Options that are given override those of the recipe. custom: none."""
     loss: str = "s-nl"
-    """s-nl, s-exp, fwd, dm or one of the others that cll methods lists. Or a loss of yours: the name of an entry point,
+    """s-nl, s-exp, fwd, dm or one of the others that cll methods lists. Or your own loss: the name of an entry point,
     or module:function."""
     transition: str = "auto"
     """Transition matrix for losses that use one, and for SCEL: auto (the generating one; uniform if the labels were
@@ -588,7 +588,7 @@ class Config(BaseConfig):
 
     @property
     def mixed_within(self) -> Literal["nothing", "clusters", "truth"]:
-        """What the mixers need to know about each example: nothing, its cluster, or (oracles) its true class."""
+        """What the mixers require of each example: nothing, its cluster, or (oracles) its true class."""
         p, first = self.pseudo_labels, _mixed_within(self.mixing.mix)
         return MIXED_WITHIN[p.self_training_mix] if p.self_training and first == "nothing" else first
 

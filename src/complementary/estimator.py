@@ -75,7 +75,7 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             "features", "self-training", "pocr" or "plnl". Parameters that are not at their defaults override it,
             and so do all options in ``config``, such as ``{"epochs": 100}``. "custom": the other parameters describe
             the method.
-        loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or a function of yours with the signature
+        loss: "s-nl", "s-exp", "fwd", "dm" or another name of `losses.LOSSES`; or your own function with the signature
             of `losses.Loss`, defined in a module.
         mix: How examples are mixed: "none", "mixup", "icm" or "micm".
         clusters: Number of clusters that "icm" and "micm" mix within. "auto": 50, fewer for less than 500 examples.

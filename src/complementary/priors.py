@@ -2,8 +2,8 @@
 
 With the transition matrix T, the labels have the distribution ``T' p`` for the class prior p. Solving for p gives an
 unbiased estimate, but a noisy one: for 10 classes, uniform labels and 12,000 examples its standard error is .025, more
-than the share of a rare class. A classifier knows more: the mean of its predictions, combined with the labels, has
-little noise but an unknown bias. `estimate` weighs both by their errors.
+than the share of a rare class. The mean of a classifier's predictions, combined with the labels, has little noise but
+an unknown bias. `estimate` weighs both by their errors.
 """
 
 import logging

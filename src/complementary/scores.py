@@ -485,7 +485,7 @@ def annotator_error_rates(
 
     The probabilities must come from a model that was not trained on the answer in question (cross-fitting), and must be
     calibrated: overconfident probabilities make the rates too high, since every mistake of the model counts against the
-    annotator. A model that knows nothing gives large standard errors.
+    annotator. A model at chance level gives large standard errors.
 
     Args:
         excluded: The classes that each answer excludes, 0/1 [A, K]. The answer "it is class k" excludes K-1 classes.

@@ -69,9 +69,10 @@ def noisy(classes: int, rate: float) -> Tensor:
 def designed(classes: int, allowed: int, main: float | None = None) -> Tensor:
     """Labels that are restricted on purpose: each class may be excluded by a few other classes only.
 
-    With many classes a uniform label says little (K = 100: 0.014 bit), so labels are designed with a known bias instead
-    (BICL, Mai et al. 2026). If the classes have equal sizes, a label carries log2(K) bits less the entropy of a row:
-    4.6 bits for K = 100 and four allowed labels. One allowed label names the class: that is a relabeled true label.
+    With many classes a uniform label has little information (K = 100: 0.014 bit), so labels are designed with a known
+    bias instead (BICL, Mai et al. 2026). If the classes have equal sizes, a label carries log2(K) bits less the entropy
+    of a row: 4.6 bits for K = 100 and four allowed labels. One allowed label names the class: that is a relabeled true
+    label.
 
     The published matrices draw the allowed labels of each class independently. Here the design is balanced (every label
     is used equally often) and can be inverted: label = class + d along a random circle of the classes, for ``allowed``

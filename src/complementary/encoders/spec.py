@@ -11,7 +11,7 @@
 | ``file:WEIGHTS`` | those of an encoder of this package, or of a ResNet-18 state dict (.safetensors, .pt) |
 | ``timm:NAME``, ``hf:NAME`` | those of a model of timm or transformers, with the user's package and weights |
 | ``embeddings:Z.npy`` | vectors computed elsewhere, one row per training example |
-| ``module:function`` | those of a function of yours (or an entry point): images [N, C, H, W] -> vectors [N, D] |
+| ``module:function`` | those of your own function (or an entry point): images [N, C, H, W] -> vectors [N, D] |
 
 This module does not import torch.
 """

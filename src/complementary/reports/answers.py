@@ -529,7 +529,7 @@ class _NoiseModel:
     def p_value(self, kind: int, rate: float, value: float) -> float:
         """Significance of a ``rate`` above zero: a likelihood-ratio test against no errors of this kind.
 
-        Without errors any temperature is allowed: a model that knows nothing must not count as a sign of errors.
+        Without errors any temperature is allowed: a model at chance level must not count as a sign of errors.
 
         Args:
             kind: `NOT` or `YES`.

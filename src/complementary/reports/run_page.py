@@ -163,7 +163,7 @@ def _uncertain(report: RunReport, name: str | None, top: int) -> list[str]:
         lines = [f"<b>{html.escape(report.name_of(row.example))}</b>"]
         lines += [f"{html.escape(name)} {100 * value:.0f} %" for name, value in pairs]
         tiles.append(_tile(report, row.example, lines))
-    text = f"<p>Ask for one more answer about these first; the model knows least about them.{_link(name)}</p>"
+    text = f"<p>Ask for one more answer about these first; their predictions are the least certain.{_link(name)}</p>"
     return [text, f'<div class="tiles">{"".join(tiles)}</div>']
 
 
