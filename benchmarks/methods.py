@@ -196,6 +196,8 @@ class Objective(nn.Module):
         share = problem.share
         bound = [losses.build(name, *row) for row in zip(problem.transition, problem.prior, share, strict=True)]
         self.transition, self.prior = problem.transition.repeat(groups, 1, 1), problem.prior.repeat(groups, 1)
+        zeros = torch.zeros(self.prior.shape[1], device=self.prior.device)
+        self.log_prior = torch.stack([zeros + row.log_prior for row in bound]).repeat(groups, 1)
         self.options: dict[str, Tensor] = {}  # of each head
         for key in bound[0].keywords():
             self.options[key] = torch.cat([torch.stack([row.keywords()[key] for row in bound])] * groups)
@@ -302,7 +304,7 @@ def _evaluate(problem: Problem, heads: Sequence[Heads], objective: Objective) ->
     outputs = torch.cat([part(problem.validation) for part in heads])
     labels, decoders = problem.validation_excluded.repeat(groups, 1, 1), objective.decoders()
     to_labels = torch.stack([m if d is None else d[0] for m, d in zip(objective.transition, decoders, strict=True)])
-    table = torch.vmap(scel_by_sharpness)(outputs, labels, to_labels)  # [M, sharpness, V]
+    table = torch.vmap(scel_by_sharpness)(outputs, labels, to_labels, objective.log_prior)  # [M, sharpness, V]
     test = torch.cat([part(problem.test) for part in heads])
     hits = [
         (losses.decode(f, d).argmax(1) == problem.truth).double().mean() for f, d in zip(test, decoders, strict=True)

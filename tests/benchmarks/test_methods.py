@@ -13,6 +13,7 @@ from complementary import labels, transitions
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
+from complementary.training.selection import scel_by_sharpness
 
 ROOT = Path(__file__).parents[2]
 COUNTS = {"train": 200, "validation": 40, "test": 100}
@@ -53,6 +54,17 @@ def test_heads_trained_together_equal_those_trained_alone(loss):
 def test_every_loss_learns_an_easy_problem(loss):
     found = train(problem("b", 1), loss, "linear", [6e-2], epochs=6, batch=50)
     assert found[0]["accuracy_best_on_test"] > 0.5  # chance: 0.25
+
+
+@pytest.mark.parametrize("loss", ["fwd-la", "fwd"])
+def test_scel_of_logits_for_equal_classes_includes_the_prior(loss):
+    prior = torch.tensor([0.6, 0.2, 0.15, 0.05])
+    one = dataclasses.replace(problem("a", 1), prior=prior[None])
+    heads = [Heads([0], 6, 4)]
+    (found,), _ = methods._evaluate(one, heads, methods.Objective(loss, one, 1))
+    logits = heads[0](one.validation)[0].detach()
+    table = scel_by_sharpness(logits, one.validation_excluded[0], one.transition[0], prior.log() * (loss == "fwd-la"))
+    assert found == pytest.approx(float(table.double().mean(1).min()))
 
 
 def test_order_has_every_loss():

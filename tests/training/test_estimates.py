@@ -11,7 +11,7 @@ from complementary.data import Dataset, Split
 from complementary.encoders.seen import KEY
 from complementary.errors import UserError
 from complementary.rng import generator
-from complementary.training.estimates import UNKNOWN, cross_fitted_predictions
+from complementary.training.estimates import ASSUMED_UNIFORM, UNKNOWN, cross_fitted_predictions
 from complementary.training.run import build_trainer, run, summarize
 from tests.helpers import narrow_networks
 
@@ -47,7 +47,7 @@ def test_result_has_the_accuracy_on_data_like_the_training_data():
     result = run(Config.of(**OPTIONS), dataset=clouds([900] * 4, transitions.uniform(4)))
     assert result["estimated_accuracy_low"] < result["accuracy_selected"] < result["estimated_accuracy_high"]
     assert result["estimated_balanced_accuracy_selected"] is None, "class sizes do not differ"
-    assert result["estimate_notes"] == []
+    assert result["estimate_notes"] == [ASSUMED_UNIFORM]
 
 
 def test_result_of_classes_of_different_size_has_two_populations():
@@ -67,9 +67,22 @@ def test_result_says_why_there_is_no_estimate():
     result = run(Config.of(**OPTIONS), dataset=clouds([4000, 400, 60, 60, 60], transitions.uniform(5)))
     assert result["estimated_accuracy_selected"] is not None
     assert result["estimated_balanced_accuracy_selected"] is None
-    assert len(result["estimate_notes"]) == 1
+    assert len(result["estimate_notes"]) == 2
     config = Config.of(**OPTIONS | {"holdout": 0.0})
     assert run(config, dataset=clouds([200] * 3, transitions.uniform(3)))["estimated_accuracy_selected"] is None
+
+
+def test_result_says_that_answers_are_assumed_to_be_right_and_uniform():
+    own, config = clouds([200] * 3, transitions.uniform(3)), Config.of(**OPTIONS | {"estimate_epochs": 1})
+    for options, noted in (
+        ({}, True),
+        ({"transition": "uniform"}, False),  # the user says so
+        ({"transition": "estimate", "loss": "fwd"}, False),
+        ({"labels": "uniform"}, False),  # drawn
+        ({"holdout": 0.0}, False),  # no estimate
+    ):
+        notes = run(config.with_(**options), device="cpu", dataset=own)["estimate_notes"]
+        assert (ASSUMED_UNIFORM in notes) is noted
 
 
 @pytest.mark.slow
@@ -108,9 +121,9 @@ def test_estimate_of_an_encoder_made_elsewhere_says_what_it_assumes():
     dataset = clouds([200] * 3, transitions.uniform(3))
     trainer = build_trainer(Config.of(**OPTIONS), "cpu", dataset)
     trainer.run()
-    assert summarize(trainer)["estimate_notes"] == []
-    trainer.encoder = object()
     assert len(summarize(trainer)["estimate_notes"]) == 1
+    trainer.encoder = object()
+    assert len(summarize(trainer)["estimate_notes"]) == 2
     assert summarize(trainer)["estimated_accuracy_selected"] is not None
 
 

@@ -1,5 +1,6 @@
 """The labels of similar examples as evidence."""
 
+import itertools
 import math
 
 import numpy as np
@@ -111,6 +112,16 @@ def test_unrelated_share_is_the_expected_share_if_labels_show_nothing(classes, c
         assert float(unrelated_share(excluded[near].sum(1), excluded, matrix.float())) == pytest.approx(
             EXPECTED, abs=0.2
         )
+
+
+@pytest.mark.parametrize("per_example", [1, 3])
+def test_chance_agreement_counts_pairs_of_labels_of_different_examples(per_example):
+    """Labels of the same example are never equal, so its pairs must not count."""
+    excluded = labels.draw(torch.arange(12) % 5, transitions.uniform(5), per_example, 0)
+    excluded[3] = 0  # no label
+    rows = [np.flatnonzero(row) for row in excluded.numpy()]
+    pairs = [a == b for i, j in itertools.permutations(range(12), 2) for a in rows[i] for b in rows[j]]
+    assert float(evidence._chance_agreement(excluded.float())) == pytest.approx(np.mean(pairs))
 
 
 def test_unrelated_share_is_limited():

@@ -15,6 +15,7 @@ from complementary.data import Dataset, Split
 from complementary.errors import UserError
 from complementary.losses import LOSSES
 from complementary.rng import generator
+from complementary.training import run as runner
 from complementary.training.pocr import MOMENTUM, PocrTrainer, consistency, masked_target, risen, stepped
 from complementary.training.run import build_trainer, run
 from tests.helpers import run_files
@@ -186,6 +187,16 @@ def test_pocr_refuses_vectors(recipe):
     with pytest.raises(UserError, match=r"\[5\]") as caught:
         build_trainer(Config.of(recipe=recipe, batch=16), "cpu", dataset)
     assert caught.value.option == "recipe"
+
+
+@pytest.mark.parametrize("recipe", ["pocr", "plnl"])
+def test_an_encoder_that_stays_frozen_is_refused_before_anything_is_trained(recipe, monkeypatch):
+    monkeypatch.setattr(runner, "_train_first", None)
+    images = torch.randint(256, (200, 1, 16, 16), dtype=torch.uint8)
+    dataset = Dataset("images", Split(images, torch.arange(200) % 4), None, tuple("abcd"), (0.5,), (0.25,))
+    with pytest.raises(UserError, match="patches is an encoder that stays frozen") as caught:
+        build_trainer(Config.of(recipe=recipe, batch=16, inputs="features", encoder="patches"), "cpu", dataset)
+    assert caught.value.option == "encoder"
 
 
 def test_ema_is_refused():

@@ -85,6 +85,8 @@ def test_auto_uses_the_labels_of_neighbors_for_many_classes(classes, count, devi
     [
         (10, {}, ("gradient", "auto", "icm", "same")),
         (20, {}, ("neighbors", "linear", "none", "mlp")),
+        (20, {"model": "linear", "mix": "none"}, ("neighbors", "linear", "none", "mlp")),
+        (20, {"model": "auto", "fit": "auto", "encoder": "auto"}, ("neighbors", "linear", "none", "mlp")),
         (20, {"model": "mlp"}, ("gradient", "mlp", "icm", "same")),
         (20, {"mix": "mixup"}, ("gradient", "auto", "mixup", "same")),
         (20, {"balanced": True}, ("gradient", "auto", "icm", "same")),
@@ -120,6 +122,29 @@ def test_auto_keeps_options_that_were_given():
     found = resolve(AUTO.with_(encoder="random", self_training=7, alpha=0.3, seed=5), IMAGES, CPU)
     assert (found.cluster.encoder, found.pseudo_labels.self_training) == ("random", 7)
     assert (found.mixing.alpha, found.seed) == (0.3, 5)
+
+
+def test_auto_chooses_options_that_were_given_as_auto(monkeypatch):
+    """They must not replace what was found, such as the encoder."""
+    monkeypatch.setattr(recipes, "find_encoder_of", lambda *_: EncoderSpec.parse("run:runs/encoder"))
+    named = Config.of(recipe="auto", labels="given", encoder="auto", fit="auto", model="auto", transition="auto")
+    for device in (CPU, GPU):
+        for dataset in (IMAGES, VECTORS):
+            assert resolve(named, dataset, device) == resolve(AUTO, dataset, device)
+    assert resolve(named, IMAGES, CPU).cluster.encoder == "run:runs/encoder"
+
+
+def test_auto_chooses_epochs_for_the_batch_that_was_given():
+    """About as many steps as for its own batch."""
+    vectors = dataset_of(torch.randn(3000, 5))
+    usual, small = (resolve(AUTO.with_(**options), vectors, CPU) for options in ({}, {"batch": 60}))
+
+    def steps(config):
+        return config.training.epochs * int(0.9 * 3000 / config.training.batch)
+
+    assert small.training.batch == 60 < usual.training.batch
+    assert small.training.epochs < usual.training.epochs / 2
+    assert steps(small) == pytest.approx(steps(usual), rel=0.05)
 
 
 def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():

@@ -22,6 +22,7 @@ from complementary.training.selection import (
 )
 
 UNIFORM = transitions.uniform(10)
+SPREAD = 9.0  # of estimates with uniform labels of ten classes: 1 - (-8)
 
 
 def problem(count=2000, strength=4.0, seed=0, matrix=UNIFORM, per_example=1):
@@ -53,6 +54,15 @@ def test_calibrated_scel_is_near_the_minimum_over_temperatures(scale, matrix):
         lambda b: float(scores.scel(math.exp(b) * logits, excluded, matrix)), bounds=(-5, 3), method="bounded"
     ).fun
     assert exact - 2e-5 <= found <= exact + 1e-4
+
+
+def test_scel_of_logits_for_equal_classes_adds_the_prior_after_scaling():
+    logits, excluded, _ = problem()
+    log_prior = torch.linspace(0.02, 0.18, 10).log()
+    table = scel_by_sharpness(logits, excluded, UNIFORM, log_prior)
+    for sharpness in (0.0, 1.0, 4.0):
+        wanted = scores.scel(sharpness * logits + log_prior, excluded, UNIFORM)
+        assert float(table[SHARPNESS.index(sharpness)].mean()) == pytest.approx(float(wanted), rel=1e-5)
 
 
 def test_calibrated_scel_does_not_punish_confidence():
@@ -162,7 +172,7 @@ def test_last_epoch_is_used_while_training_is_healthy():
         last = 0
         for seed in range(40):
             predicted, excluded, _ = walk(accuracies, seed=seed)
-            last += last_sound_epoch(scores.correctness(predicted, excluded, UNIFORM)) == 100
+            last += last_sound_epoch(scores.correctness(predicted, excluded, UNIFORM), SPREAD) == 100
         assert last >= least
 
 
@@ -171,16 +181,34 @@ def test_epoch_before_a_collapse_is_used():
     for seed in range(20):
         predicted, excluded, _ = walk(accuracies, seed=seed)
         values = scores.correctness(predicted, excluded, UNIFORM)
-        chosen = last_sound_epoch(values)
+        chosen = last_sound_epoch(values, SPREAD)
         assert accuracies[chosen - 1] > 0.85
-        assert is_as_good_as_the_best(values[:chosen]), "its weights were kept"
-        assert not is_as_good_as_the_best(values)
+        assert not is_as_good_as_the_best(values, SPREAD)
+
+
+def test_the_weights_of_the_selected_epoch_are_the_last_that_were_kept():
+    """A training keeps the weights of each epoch that is as good as the best so far, and only of the last of these.
+
+    With 5841, this fails if the spread is that of the epochs so far.
+    """
+    for seed in (*range(200), 5841):
+        random = np.random.default_rng(seed)
+        count = int(random.integers(3, 60))
+        possible = random.normal(0, 1, 4) * [1, 1, 3, 10]
+        epoch, epochs = random.choice(possible, count), []
+        for _ in range(8):
+            changed = random.random(count) < random.uniform(0, 0.5)
+            epoch = np.where(changed, random.choice(possible, count, p=random.dirichlet(np.ones(4))), epoch)
+            epochs.append(epoch)
+        values, spread = torch.from_numpy(np.stack(epochs)), float(possible.max() - possible.min())
+        kept = [e for e in range(1, 9) if is_as_good_as_the_best(values[:e], spread)]
+        assert last_sound_epoch(values, spread) in (8, kept[-1])
 
 
 def test_last_epoch_is_used_if_labels_say_nothing():
     predicted, excluded, _ = walk([0.9, 0.1])
     values = scores.correctness(predicted, excluded, torch.full((10, 10), 0.1))
     assert bool(values.isnan().all())
-    assert last_sound_epoch(values) == 2
+    assert last_sound_epoch(values, math.nan) == 2
     few = scores.correctness(predicted[:, :20], excluded[:20], UNIFORM)
-    assert last_sound_epoch(few) == 2
+    assert last_sound_epoch(few, SPREAD) == 2

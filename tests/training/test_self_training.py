@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from complementary import ComplementaryClassifier, data, files, networks, transitions
+from complementary import ComplementaryClassifier, data, files, networks, scores, transitions
 from complementary.augment.crop import normalize
 from complementary.config import Config
 from complementary.encoders.backbone import build_backbone, describe
@@ -200,6 +200,55 @@ def test_encoder_after_fit_neighbors_starts_with_a_layer_that_predicts_the_same_
     std = discriminant.task.std
     norm, weight = loop.features(loop.task.train).norm(dim=1).mean(), discriminant.model.fc.weight / std
     assert float(loop.model.fc.weight.detach().norm() * norm) < 0.5 * float(weight.detach().norm())
+
+
+def test_loss_with_logit_adjustment_enters_self_training_once():
+    """Logits that minimize fwd-la describe equal classes. The first predictions are for the training data."""
+    config = Config.of(mix="none", epochs=3, batch=64, loss="fwd-la", long_tail=20, head=120, self_training=1)
+    loop, first = build_trainer(config, "cpu"), build_trainer(config.with_(self_training=0), "cpu")
+    first.run()
+    if first.selected:
+        first.model.load_state_dict(first.selected)
+    log_prior = first.criterion.prior.log()
+    predicted = (first.logits(loop.task.train) + log_prior).softmax(1)
+    torch.testing.assert_close(loop.memory, predicted)
+    torch.testing.assert_close((loop.logits(loop.task.train) + loop.log_prior).softmax(1), predicted)
+    logits, targets = torch.randn(5, 10), torch.cat([torch.eye(10)[:5], torch.full((5, 10), 0.1)], 1)
+    arguments = (logits, targets, loop.log_prior, loop.loss_transition)
+    torch.testing.assert_close(loop.loss(*arguments), pseudo_label_loss(LOSSES["fwd"], *arguments))
+
+
+def test_loss_with_logit_adjustment_is_for_equal_classes_unless_balanced_is_false():
+    for options, balanced in (({}, True), ({"balanced": False}, False), ({"loss": "fwd"}, False)):
+        config = Config.of(**({"mix": "none", "epochs": 1, "batch": 64, "loss": "fwd-la", "head": 20} | options))
+        assert config.is_balanced is balanced
+        loop = build_trainer(config.with_(self_training=1), "cpu")
+        assert bool(loop.log_prior.any()) is balanced
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "fwd-la", "epochs": 2},
+        {"inputs": "features", "encoder": "random", "fit": "discriminant", "model": "linear", "epochs": 2},
+        {"epochs": 1, "self_training": 2},
+        {"epochs": 2, "loss": "fwd"},
+    ],
+    ids=["fwd-la", "discriminant", "self-training", "not balanced"],
+)
+def test_scel_of_a_classifier_for_equal_classes_includes_the_prior(options):
+    balanced = options.get("loss") != "fwd"
+    prior = "0.3,0.2,0.1,0.1,0.08,0.06,0.06,0.04,0.03,0.03"
+    config = Config.of(mix="none", batch=64, long_tail=20, head=120, balanced=balanced, prior=prior, **options)
+    loop = build_trainer(config, "cpu")
+    loop.run()
+    task, outputs = loop.task, loop.outputs(loop.task.validation)
+    plain, found = scores.scel(outputs, task.validation_excluded, task.transition), loop.history[-1]["scel"]
+    joint = outputs.softmax(1) * torch.as_tensor(loop.log_prior).exp()
+    predicted = joint / joint.sum(1, keepdim=True) @ task.transition.float()
+    wanted = -predicted.clamp_min(1e-6).log()[task.validation_excluded > 0].mean()
+    assert found == pytest.approx(float(wanted), abs=1e-4)
+    assert (abs(found - float(plain)) > 1e-3) is balanced
 
 
 def test_self_training_without_an_encoder_continues_the_network():
@@ -506,6 +555,21 @@ def test_start_that_is_no_better_than_chance_is_reported(informative, caplog):
     with caplog.at_level("WARNING"):
         ComplementaryClassifier(**options).fit(x, (truth + random.integers(1, 3, 300)) % 3)
     assert ("no better than chance" in caplog.text) is not informative
+
+
+def test_a_good_start_with_few_held_out_labels_is_not_reported(caplog):
+    """With 20 labels of ten classes, two contradictions are expected by chance. An accurate classifier may have one."""
+    loop = build_trainer(Config.of(mix="none", epochs=1, batch=64, head=20), "cpu")
+    loop.run()
+    excluded = loop.task.validation_excluded
+    allowed = (1 - excluded.float()).multinomial(1, generator=torch.Generator().manual_seed(0))[:, 0]
+    for contradictions, warned in ((0, False), (1, False), (len(excluded), True)):
+        predicted = allowed.clone()
+        predicted[:contradictions] = excluded[:contradictions].argmax(1).to(predicted)
+        loop.validation_predictions[:] = predicted
+        with caplog.at_level("WARNING"):
+            runner._check_start(loop)
+        assert ("no better than chance" in caplog.text) is warned
 
 
 def test_fewer_examples_than_classes_are_refused():

@@ -13,6 +13,7 @@ from complementary.losses.cpe import START, nearest_row
 from complementary.losses.registry import LOSS_METHODS, Method, method_of
 from complementary.losses.table import LOSSES
 from complementary.losses.unbiased import invert
+from complementary.losses.weighted import FLOOR
 
 
 class BoundLoss(nn.Module):
@@ -78,6 +79,13 @@ class BoundLoss(nn.Module):
         """What the loss takes beyond the common arguments: ``inverse`` and ``share``."""
         found = {"inverse": self.inverse, "share": self.share}
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def log_prior(self) -> Tensor | float:
+        """What is added to the logits to predict the training data, [K]: 0, unless they describe equal classes."""
+        if not self.method.adjusted or self.prior is None:
+            return 0.0
+        return self.prior.clamp_min(FLOOR).log()
 
     def label_matrix(self, transition: Tensor) -> Tensor:
         """The matrix that turns softmax(logits) into the distribution of the label, [K, K].

@@ -26,6 +26,7 @@ class Method:
         matrix: What the transition matrix is for. ``inverted``: it must be invertible. ``learned``: training starts
             with it.
         prior: Whether the class prior is needed; it is estimated from the training labels.
+        adjusted: Whether its logits describe classes of equal size, because it adds the logarithm of the prior to them.
         labels: What it assumes about labels. ``uniform``: every wrong class is equally likely. ``random``: the label k
             is equally likely for all examples of other classes (selected completely at random).
         several: How several labels of an example are used: added up, averaged, or as a set.
@@ -42,6 +43,7 @@ class Method:
     kind: Literal["loss", "recipe"] = "loss"
     matrix: Matrix = "not used"
     prior: bool = False
+    adjusted: bool = False
     labels: Literal["uniform", "random", "any"] = "any"
     several: Literal["sum", "mean", "set"] = "sum"
     unbiased: bool = False
@@ -102,6 +104,7 @@ def _table() -> Iterator[Method]:
         "Yu et al. 2018, Menon et al. 2021",
         matrix="required",
         prior=True,
+        adjusted=True,
         needs="classes of different size",
     )
     yield Method(

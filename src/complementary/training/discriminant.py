@@ -59,6 +59,7 @@ class DiscriminantTrainer(Trainer):
         engine = dataclasses.replace(Engine.of(device), capture=False)  # solving equations needs synchronization
         epochs = config.training.total_epochs
         super().__init__(config, task, engine, processes, epochs=epochs, batch=max(2, batch))
+        self.log_prior = 0.0  # of the loss, which is not minimized
         self._check()
         usual = max(1, usual_neighbors(len(task.train), len(task.classes))) if config.training.fit == "neighbors" else 0
         self.neighbors = config.pseudo_labels.neighbors or usual
@@ -118,7 +119,8 @@ class DiscriminantTrainer(Trainer):
         with torch.no_grad():
             fc.weight.copy_(weight)
             fc.bias.copy_(bias)
-        losses = self.processes.all_gather(self.loss(self.outputs(self.task.train), excluded), self.examples)
+        logits = self.outputs(self.task.train) - self.criterion.log_prior
+        losses = self.processes.all_gather(self.loss(logits, excluded), self.examples)
         if self.config.is_balanced:
             with torch.no_grad():
                 fc.bias.sub_(log_share)

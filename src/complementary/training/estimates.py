@@ -49,6 +49,10 @@ EXCHANGED = (
     "examples of a class are labeled with another class as rarely as with their own: {classes}. Give the matrix, or "
     "check some predictions by eye."
 )
+ASSUMED_UNIFORM = (
+    "The estimated accuracy and its interval hold if no answer is wrong and all wrong classes are excluded equally "
+    "often, because the transition matrix of the answers is not known. With transition = estimate, it is estimated."
+)
 LISTED = 6  # pairs of classes in a note
 ASSUMED_NEW = "The estimated accuracy holds if the encoder {encoder} was not pretrained on the held-out images."
 
@@ -138,8 +142,10 @@ def _reason(name: str, estimate: AccuracyEstimate) -> list[str]:
 
 
 def _about_matrix(trainer: Trainer, found: dict[str, Any]) -> list[str]:
-    """Whether the estimated accuracy may be that of exchanged classes."""
+    """What the estimated accuracy assumes about the answers, and whether it may be that of exchanged classes."""
     estimate, classes = trainer.task.transition_estimate, trainer.task.classes
+    if found and trainer.task.data_summary.get("labels_given") and trainer.config.training.transition == "auto":
+        return [ASSUMED_UNIFORM]
     pairs = estimate.exchangeable if found and estimate is not None else []
     if not pairs:
         return []

@@ -150,8 +150,10 @@ def unrelated_share(counts: Tensor, excluded: Tensor, transition: Tensor) -> Ten
 
 def _chance_agreement(excluded: Tensor) -> Tensor:
     """Probability that two labels of different examples are equal by chance, unbiased: [N, K] -> []."""
-    of_class, count = excluded.sum(0), excluded.sum()
-    return (of_class * (of_class - 1)).sum() / (count * (count - 1)).clamp_min(1)
+    labels = excluded.double()  # pairs of all labels, less those of the same example
+    equal = labels.sum(0).square().sum() - labels.square().sum()
+    pairs = labels.sum().square() - labels.sum(1).square().sum()
+    return (equal / pairs.clamp_min(1)).to(excluded.dtype)
 
 
 def _label_share(excluded: Tensor) -> Tensor:

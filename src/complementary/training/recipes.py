@@ -45,10 +45,10 @@ PRETRAINING_IMAGES = 40_000_000  # images seen in a pretraining: 800 epochs of 5
 def resolve(config: Config, dataset: Dataset, device: torch.device) -> Config:
     """Replace ``recipe = auto`` by a recipe, and adapt recipes that need features to vectors.
 
-    With ``recipe = auto``, options that were given (`Config.given`) stay as they are, and so do those that differ from
-    their defaults. Other recipes adapt what they set for a layer on features: vectors have a network of their own, and
-    the weight decay is too large for more than ten classes and for features of patches of many images. What was
-    chosen, and why, is one line in the log.
+    With ``recipe = auto``, options that were given (`Config.given`) stay as they are, unless they were given as
+    ``auto``, and so do those that differ from their defaults. Other recipes adapt what they set for a layer on
+    features: vectors have a network of their own, and the weight decay is too large for more than ten classes and for
+    features of patches of many images. What was chosen, and why, is one line in the log.
 
     Args:
         config: The configuration.
@@ -90,7 +90,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     if count < classes:
         raise UserError(f"There are {count} examples of {classes} classes; at least one per class is needed.", "data")
     recipe = "self-training"
-    options: dict[str, Any] = {"batch": max(2, min(512, max(16, count // 16), count // 2))}
+    options: dict[str, Any] = {"batch": given.get("batch", max(2, min(512, max(16, count // 16), count // 2)))}
     many = _wants_discriminant(config, given, dataset)
     if dataset.train.inputs.ndim == 2 and many:
         reason = "vectors of many classes: self-training of an MLP"
@@ -126,7 +126,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             options |= {"mix": "none", "model": "linear"} if given.get("fit") in CLOSED_FORM and many else {}
     on_encoder, on_vectors = options.get("encoder", "patches") != "patches", options.get("student") == "mlp"
     if many and (on_encoder or on_vectors):
-        reason += "; a discriminant from the labels of neighbors first, because one label says little of many classes"
+        reason += "; a discriminant from the labels of neighbors first, because one label carries little information"
         options["fit"] = "neighbors"
     preset = config.preset({"recipe": recipe})
     if (
@@ -148,7 +148,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
 
 def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:
     """Whether a discriminant is fitted, if the inputs of the classifier are features or vectors."""
-    if given.keys() & {"model", "mix"}:
+    if given.get("model", "linear") != "linear" or given.get("mix", "none") != "none":
         return False
     if "fit" in given:
         return given["fit"] in CLOSED_FORM
@@ -173,7 +173,10 @@ def _raw(count: int, batch: int, kind: str) -> dict[str, Any]:
 
 
 def _given(config: Config) -> dict[str, Any]:
-    """The options that were given or differ from what ``recipe = auto`` starts from, except for the recipe."""
+    """The options that were given or differ from what ``recipe = auto`` starts from, except for the recipe.
+
+    An option that was given as ``auto`` is one to choose.
+    """
     start, flat = Config.of(recipe="auto").flat(), config.flat()
     names = [name for name in options_of(Config) if name in config.given or flat[name] != start[name]]
-    return {name: flat[name] for name in names if name != "recipe"}
+    return {name: flat[name] for name in names if name != "recipe" and flat[name] != "auto"}

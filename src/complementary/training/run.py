@@ -241,7 +241,7 @@ def _check_start(first: Trainer) -> None:
     used = _selected(first.history) or first.history[-1]
     predicted = first.validation_predictions[used["epoch"] - 1].long()
     found = scores.contradictions(predicted, task.validation_excluded.cpu())
-    if found.z < CONFIRMED:
+    if may_be_chance(found):
         log.warning(
             "Self-training starts from a classifier that may be no better than chance: %d of %d held-out predictions "
             "name an excluded class, about %.0f would by chance. If so, self-training will not help; use more labels, "
@@ -259,6 +259,12 @@ def _start_baseline(
     recipe, encoder = config.training.recipe, task.encoder
     if config.pseudo_labels.self_training:
         raise UserError(f"The recipe {recipe} does not include self-training; leave it out.", "self_training")
+    if encoder is not None and encoder.backbone.kind not in networks.MODELS:
+        raise UserError(
+            f"The recipe {recipe} fine-tunes the encoder, but {config.cluster.encoder} is an encoder that stays "
+            "frozen; use a pretrained cnn or resnet18, or leave inputs at raw.",
+            "encoder",
+        )
     if encoder is None and config.training.fit in CLOSED_FORM:
         raise UserError(f"The recipe {recipe} trains a network by gradients; leave fit out.", "fit")
     if encoder is None:
@@ -394,8 +400,9 @@ def _train_first(
     weights = trainer.selected or trainer.evaluated.state_dict()
     log_prior = processes.broadcast(torch.as_tensor(trainer.selected_log_prior))
     trainer.load_weights({name: processes.broadcast(value) for name, value in weights.items()})  # rank 0 selects
-    with torch.no_grad():  # closed form, which has no average
-        trainer.model.fc.bias.add_(log_prior)
+    with torch.no_grad():
+        for network in {trainer.model, trainer.evaluated}:  # one of them, unless an average is evaluated
+            network.fc.bias.add_(log_prior)
     trainer.log_prior = 0.0
     return trainer
 

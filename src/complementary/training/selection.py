@@ -25,7 +25,7 @@ MARGIN = 0.5
 
 
 class Selection:
-    """Follows a training and knows which epoch to use, without true labels.
+    """Follows a training and selects the epoch to use, without true labels.
 
     Args:
         transition: How labels arise, [K, K].
@@ -74,43 +74,48 @@ CONTRADICTED, LEVEL = 3.0, 1.0
 close to it if lower by less than 1."""
 
 
-def last_sound_epoch(estimates: Tensor) -> int:
+def last_sound_epoch(estimates: Tensor, spread: float) -> int:
     """Select the last epoch; if it is clearly worse than an earlier one, the last of the epochs close to the best.
+
+    The decision for an epoch does not change with later ones, unless one of these is better than the best so far. So
+    the selected epoch is always one that was as good as the best when it ended (`is_as_good_as_the_best`).
 
     Args:
         estimates: `scores.correctness` of the validation examples in each epoch, [E, V].
+        spread: Largest minus smallest possible estimate of an example.
 
     Returns:
         Its number, from 1. If the transition is singular, so that the estimates are NaN: the last one.
     """
-    distance = _distance_from_best(estimates)
+    distance = _distance_from_best(estimates, spread)
     return int((distance < LEVEL).nonzero().max()) + 1 if bool(distance[-1] > CONTRADICTED) else len(estimates)
 
 
-def is_as_good_as_the_best(estimates: Tensor) -> bool:
+def is_as_good_as_the_best(estimates: Tensor, spread: float) -> bool:
     """Whether the last epoch is close to the best one; arguments as in `last_sound_epoch`."""
-    return bool(_distance_from_best(estimates)[-1] < LEVEL)
+    return bool(_distance_from_best(estimates, spread)[-1] < LEVEL)
 
 
-def _distance_from_best(estimates: Tensor) -> Tensor:
+def _distance_from_best(estimates: Tensor, spread: float) -> Tensor:
     """By how many standard errors the estimated accuracy of each epoch is below the best one, [E, V] -> [E].
 
     The errors are those of differences between two epochs on the same examples.
     """
     estimates = estimates.double()
     worse = estimates[estimates.mean(1).argmax()] - estimates
-    smallest = (estimates.max() - estimates.min()) / estimates.shape[1]  # the change that one example makes
-    errors = (worse.var(1, unbiased=False) / estimates.shape[1] + smallest**2).sqrt()
+    one_example = spread / estimates.shape[1]  # the change that one more, contrary example would make
+    errors = (worse.var(1, unbiased=False) / estimates.shape[1] + one_example**2).sqrt()
     return worse.mean(1) / errors.clamp_min(1e-12)
 
 
-def scel_by_sharpness(logits: Tensor, excluded: Tensor, transition: Tensor) -> Tensor:
+def scel_by_sharpness(logits: Tensor, excluded: Tensor, transition: Tensor, log_prior: Tensor | float = 0.0) -> Tensor:
     """SCEL of each example, for logits times each value of `SHARPNESS`.
 
     Args:
         logits: [V, K].
         excluded: Complementary labels, [V, K].
         transition: [K, K].
+        log_prior: Added to the scaled logits if these describe classes of equal size, [K].
 
     Returns:
         float32 [len(SHARPNESS), V].
@@ -119,7 +124,7 @@ def scel_by_sharpness(logits: Tensor, excluded: Tensor, transition: Tensor) -> T
     centered = (logits - logits.amax(1, keepdim=True)).float()
     found = []
     for sharpness in SHARPNESS:
-        predicted = multiply((sharpness * centered).softmax(1), matrix)
+        predicted = multiply((sharpness * centered + log_prior).softmax(1), matrix)
         found.append(-(labels * torch.log(predicted + 1e-6)).sum(1))
     return torch.stack(found)
 

@@ -111,7 +111,7 @@ class SelfTrainer(Trainer):
         self.evidence = torch.zeros_like(self.memory) if p.neighbors else torch.zeros(0, classes, device=self.device)
         self.log_likelihood = log_likelihood(self.task.excluded, self.task.transition)
         self.before: dict[str, Any] = {}
-        kind = "fwd" if config.training.loss == "fwd" else "s-nl"
+        kind = "fwd" if config.training.loss in ("fwd", "fwd-la") else "s-nl"  # log_prior is added to the logits
         self.loss = functools.partial(self.engine.compiled(pseudo_label_loss), LOSSES[kind])
         self.to_pseudo_labels = functools.partial(self.engine.compiled(pseudo_labels), p.temperature)
 
@@ -133,7 +133,7 @@ class SelfTrainer(Trainer):
         self.prior.copy_(prior.share)
         if self.config.is_balanced:
             self.log_prior.copy_(self.prior.log())
-            if self.config.pseudo_labels.student == "same":  # its layer knows the prior: the sum must predict the same
+            if self.config.pseudo_labels.student == "same":  # the sum must predict what the first classifier predicts
                 with torch.no_grad():
                     for network in (self.model, self.teacher):
                         network.fc.bias.sub_(self.log_prior)
@@ -269,18 +269,20 @@ class SelfTrainer(Trainer):
         """
         found = super()._select(selection, table, part)
         if "selected" in found:
-            found["selected"] = last_sound_epoch(self._correctness(part))
+            found["selected"] = last_sound_epoch(*self._correctness(part))
         return found
 
     def _is_candidate(self) -> bool:
-        values = self._correctness(slice(None))
-        return values.shape[1] > 0 and is_as_good_as_the_best(values)
+        return len(self.task.validation) > 0 and is_as_good_as_the_best(*self._correctness(slice(None)))
 
-    def _correctness(self, part: Tensor | slice) -> Tensor:
-        """Of the validation examples of a part in all epochs so far: `scores.correctness`, [E, V']."""
+    def _correctness(self, part: Tensor | slice) -> tuple[Tensor, float]:
+        """`scores.correctness` of the validation examples of a part in all epochs so far, [E, V'], and its range."""
         part = part.cpu() if isinstance(part, Tensor) else part
-        predicted, excluded = self.validation_predictions[: self.epoch + 1, part], self.task.validation_excluded.cpu()
-        return scores.correctness(predicted, excluded[part], self.task.transition.cpu())
+        excluded, matrix = self.task.validation_excluded.cpu()[part], self.task.transition.cpu()
+        every_class = torch.arange(excluded.shape[1])[:, None].expand(-1, len(excluded))
+        possible = scores.correctness(every_class, excluded, matrix)
+        predicted = self.validation_predictions[: self.epoch + 1, part]
+        return scores.correctness(predicted, excluded, matrix), float(possible.max() - possible.min())
 
     @torch.no_grad()
     def mirrored_accuracy(self) -> float | None:

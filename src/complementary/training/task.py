@@ -192,6 +192,7 @@ def build_task(
         validation_seen=_seen(extractor, inputs.encoder, index[validation]),
     )
     summary = _summarize(config, task, None if truth is None else truth[train])
+    summary["labels_given"] = generating is None
     if task.validation_seen is not None:
         summary["held_out_seen"] = int(task.validation_seen.sum())
     if dataset.features is not None:

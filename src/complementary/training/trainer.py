@@ -32,7 +32,6 @@ from complementary.training.selection import Selection, calibrate, scel_by_sharp
 from complementary.training.task import Task, build_mixer, class_prior
 
 log = logging.getLogger(__name__)
-SCORES = (scores.scel, scores.ure, scores.estimated_accuracy, scores.estimated_accuracy_error)
 MOMENTUM = 0.9  # of SGD
 FEWEST_AVERAGES = 3  # a training should be at least so many times as long as ema averages over
 MIN_HELD_OUT = 4  # validation examples: fewer are not divided into halves
@@ -58,12 +57,12 @@ class Trainer(TrainingLoop):
         second_half: Validation examples of the second half, bool [V]; the halves select epochs for each other.
         validation_predictions: Predicted classes of the validation split after each epoch, int32 [epochs, V].
         encoder: The frozen encoder that computed the inputs, or that the network was initialized with.
-        log_prior: What is added to the logits [K] to predict examples like those of the training. 0, unless the network
-            predicts for a population with classes of equal size.
+        log_prior: What is added to the outputs [K] to predict examples like those of the training. 0, unless the
+            network predicts for a population with classes of equal size.
     """
 
     encoder: FrozenEncoder | None = None
-    log_prior: Tensor | float = 0.0
+    log_prior: Tensor | float
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Trainer(TrainingLoop):
         self.selections = [Selection(task.transition) for _ in range(3)]
         self.best: dict[str, Tensor] = {}  # weights of the epoch `self.selections[0].best`
         self.best_decoder: tuple[Tensor, Tensor] | None = None
-        self.best_log_prior: Tensor | float = 0.0
+        self.log_prior = self.best_log_prior = self.criterion.log_prior
         self.take, self.forward = engine.compiled(take), engine.compiled(forward)
         pooled = self.mixer is not None and self.mixer.pool is not None  # such a mixer loads examples: not pure
         self.mix = mix if pooled else engine.compiled(mix)
@@ -209,7 +208,7 @@ class Trainer(TrainingLoop):
             if self.epoch < self.epochs:
                 self.validation_predictions[self.epoch] = self.criterion.decode(outputs).argmax(1).cpu()
             to_labels = self.criterion.label_matrix(task.transition)
-            table = scel_by_sharpness(outputs, task.validation_excluded, to_labels)
+            table = scel_by_sharpness(outputs, task.validation_excluded, to_labels, self.log_prior)
             found, *halves = (
                 self._truth_free(outputs, part) | self._select(selection, table[:, part], part)
                 for part, selection in zip(parts, self.selections, strict=False)
@@ -223,14 +222,16 @@ class Trainer(TrainingLoop):
 
     def _truth_free(self, outputs: Tensor, part: Tensor | slice) -> dict[str, Any]:
         """Metrics without true labels on a part of the validation split; None: the transition is singular."""
-        task, found = self.task, dict[str, Any]()
+        task = self.task
         outputs, excluded = outputs[part], task.validation_excluded[part]
-        to_labels, logits = self.criterion.label_matrix(task.transition), self.criterion.decode(outputs)
-        for score in SCORES:
-            arguments = (outputs, to_labels) if score is scores.scel else (logits, task.transition)
-            value = float(score(arguments[0], excluded, arguments[1]))
-            found[score.__name__] = None if math.isnan(value) else value
-        return found
+        logits, matrix = self.criterion.decode(outputs), task.transition
+        found = {
+            "scel": scores.scel(outputs + self.log_prior, excluded, self.criterion.label_matrix(matrix)),
+            "ure": scores.ure(logits + self.log_prior, excluded, matrix),
+            "estimated_accuracy": scores.estimated_accuracy(logits, excluded, matrix),
+            "estimated_accuracy_error": scores.estimated_accuracy_error(logits, excluded, matrix),
+        }
+        return {name: None if value.isnan() else float(value) for name, value in found.items()}
 
     def _select(self, selection: Selection, table: Tensor, part: Tensor | slice) -> dict[str, Any]:
         """Calibrated SCEL and the epoch to use if the training ended now.
