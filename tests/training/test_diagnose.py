@@ -298,3 +298,27 @@ def test_estimated_matrix_without_held_out_examples_gives_no_estimates(tmp_path)
     assert report.baselines == []
     assert any("its error is not known" in note for note in report.notes)
     assert "its error is not known" in page(report, "answers.csv", "uncertain.csv", 5)
+
+
+def test_time_of_a_cross_fit_includes_the_trainings_that_come_first(monkeypatch):
+    monkeypatch.setattr(module, "device_name", lambda _: "this device")
+    notes = []
+
+    def folds(**result):
+        finished = SimpleNamespace(device="cpu", held_out=torch.ones(3), result={"device": "this device"} | result)
+        return module._folds(finished, None, notes)
+
+    assert folds(train_seconds=30.0, seconds_before=0.0) == 5
+    assert folds(train_seconds=30.0, seconds_before=60.0) == 0
+    assert "(about 8 minutes)" in notes[-1]
+    assert folds(train_seconds=30.0) == 0, "the result does not say what came first"
+    assert "(a while)" in notes[-1]
+
+
+@pytest.mark.slow
+def test_result_has_the_seconds_of_the_trainings_that_come_first(tmp_path):
+    options = {"data": "digits", "mix": "none", "epochs": 1, "batch": 256}
+    assert run(Config.of(**options))["seconds_before"] < 1
+    estimated = Config.of(**options, transition="estimate", loss="fwd", labels="biased:3", estimate_epochs=5)
+    result = run(estimated)
+    assert result["seconds_before"] > 2 * result["train_seconds"]

@@ -147,6 +147,21 @@ def test_auto_chooses_epochs_for_the_batch_that_was_given():
     assert steps(small) == pytest.approx(steps(usual), rel=0.05)
 
 
+def test_auto_for_vectors_of_unequal_classes_sets_the_loss_and_neighbors_of_long_tails():
+    many = dataset_of(torch.randn(900, 5))
+    for options in ({"balanced": True}, {"loss": "fwd-la"}):
+        found = resolve(AUTO.with_(**options), many, CPU)
+        assert found.pseudo_labels.neighbors == 50
+        assert found.training.loss == options.get("loss", "s-nl-w")
+        assert (found.training.transition, found.mixing.mix) == ("estimate", "icm")
+    usual = resolve(AUTO, many, CPU)
+    assert (usual.training.loss, usual.pseudo_labels.neighbors) == ("fwd", 0)
+    few = resolve(AUTO.with_(balanced=True), VECTORS, CPU)
+    assert few.pseudo_labels.neighbors == 50, "half of a class"
+    given = resolve(AUTO.with_(balanced=True, neighbors=0, loss="s-nl"), many, CPU)
+    assert (given.training.loss, given.pseudo_labels.neighbors) == ("s-nl", 0)
+
+
 def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():
     many = dataset_of(torch.randn(50 * 9, 5))
     assert resolve(AUTO, many, CPU).training.transition == "estimate"

@@ -64,6 +64,7 @@ class TrainingLoop(ABC):
         self.first_bad_step = torch.full((), -1, dtype=torch.long, device=self.device)
         self.history: list[dict[str, Any]] = []
         self.seconds = 0.0
+        self.seconds_before = 0.0  # of the trainings that came before this one
         self.captured: list[Captured] = []
         self.run_step = self.capture(self._counted_step)
         self.local_batch = processes.local_batch(batch)

@@ -137,13 +137,19 @@ def _folds(run: FinishedRun, folds: int | None, notes: list[str]) -> int:
         if folds == 0:
             notes.append(_in_sample(run))
         return folds
-    seconds = AUTO_FOLDS * float(run.result.get("train_seconds") or math.inf)
+    seconds = AUTO_FOLDS * _training_seconds(run.result)
     same_device = run.result.get("device") == device_name(choose_device(run.device))
     if same_device and seconds <= AUTO_SECONDS:
         return AUTO_FOLDS
     time = f"about {max(1, round(seconds / 60))} minutes" if same_device and seconds < math.inf else "a while"
     notes.append(f"{_in_sample(run)} A cross-fit with {AUTO_FOLDS} folds judges all of them out of sample ({time}).")
     return 0
+
+
+def _training_seconds(result: dict[str, Any]) -> float:
+    """How long the trainings of a run took, with those that came before the last one; infinite if it is not known."""
+    parts = [result.get(name) for name in ("train_seconds", "seconds_before")]
+    return math.inf if None in parts else sum(float(part) for part in parts if part is not None)
 
 
 def _as_trained(run: FinishedRun) -> Config:

@@ -34,6 +34,7 @@ from complementary.training.discriminant import MOST_FEATURES, usual_neighbors
 
 log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
+TAIL_NEIGHBORS = 50  # of vectors whose classes are of different size (docs/notes/long-tails.md)
 TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
 LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
@@ -128,6 +129,9 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     if many and (on_encoder or on_vectors):
         reason += "; a discriminant from the labels of neighbors first, because one label carries little information"
         options["fit"] = "neighbors"
+    if config.is_balanced and "inputs" in options:
+        reason += "; a loss and neighbors for rare classes"
+        options |= {"loss": "s-nl-w", "neighbors": min(TAIL_NEIGHBORS, usual_neighbors(count, classes))}
     preset = config.preset({"recipe": recipe})
     if (
         recipe == "self-training"
@@ -141,7 +145,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
         reason += "; the transition matrix is estimated"
-        options |= {"transition": "estimate", "loss": "fwd"}
+        options |= {"transition": "estimate"} | ({} if config.is_balanced else {"loss": "fwd"})
     log.info("recipe = auto: %s", reason)
     return Config.of(**({"recipe": recipe} | options | given)).with_given(given)
 

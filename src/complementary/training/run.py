@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import logging
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ def build_trainer(
     """
     engine, dataset = Engine.of(device), dataset or data.load(config.dataset.data)
     task = task or build_task(config, dataset, engine)
+    started = time.perf_counter()
+    trainer = _build(config, task, dataset, engine, processes, progress)
+    trainer.seconds_before = time.perf_counter() - started
+    return trainer
+
+
+def _build(
+    config: Config, task: Task, dataset: Dataset, engine: Engine, processes: ProcessGroup, progress: Progress | None
+) -> Trainer:
+    """Run the trainings that come first, and build the last one."""
     if config.training.transition == "estimate":
         task = _estimate_transition(config, task, engine, processes, progress)
     if config.training.recipe in BASELINES:
@@ -463,6 +474,7 @@ def summarize(trainer: Trainer) -> dict[str, Any]:
         "oracle_noise_ratio": summary.pop("oracle_noise_ratio", None),
         "images_per_second": round(images / trainer.seconds, 1) if trainer.seconds else None,
         "train_seconds": round(trainer.seconds, 3),
+        "seconds_before": round(trainer.seconds_before, 3),
         "data": summary,
         "config": dataclasses.asdict(trainer.config),
         "config_hash": trainer.config.hash(),
