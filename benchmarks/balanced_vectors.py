@@ -21,7 +21,7 @@ from sklearn.decomposition import PCA
 
 from complementary import ComplementaryClassifier, data
 from complementary.data.dataset import Split
-from complementary.engine.backend import device_name, versions
+from complementary.engine.backend import choose_device, device_name, versions
 from complementary.files import atomic_write
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def measure(train: Arrays, test: Arrays, options: dict[str, Any], seed: int) -> 
         "macro_accuracy": round(float(np.mean(per_class)), 4),
         "per_class": per_class,
         "seconds": round(time.perf_counter() - started, 1),
-        "device": device_name(model.device_),
+        "device": device_name(choose_device(model.device)),
     }
 
 

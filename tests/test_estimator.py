@@ -253,6 +253,16 @@ def test_score_with_complementary_labels_warns_and_is_the_estimated_accuracy(dig
     fitted.score(vectors, truth)  # no warning: warnings are errors in the tests
 
 
+def test_score_is_the_accuracy_if_predictions_are_wrong_by_chance_too(digits, fitted):
+    _, vectors, truth, _ = digits
+    predicted = fitted.predict(vectors)
+    assert fitted.score(vectors, truth) == np.mean(predicted == truth)
+    wrong = (predicted == 3) & (truth != 3)
+    assert fitted.score(vectors[wrong], truth[wrong]) == 0, "by chance, too: no prediction is right"
+    no_class = np.full(len(vectors), -1)
+    assert fitted.score(vectors, no_class) == 0
+
+
 def test_accuracy_estimate_has_the_value_of_estimated_accuracy_and_an_interval(digits, fitted):
     _, vectors, _, excluded = digits
     found = fitted.accuracy_estimate(vectors, excluded)

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import math
 import time
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -27,6 +26,7 @@ from complementary.scores import (
     AccuracyEstimate,
     accuracy_interval,
     balanced_accuracy_interval,
+    contradictions,
     estimated_accuracy,
     estimated_accuracy_error,
 )
@@ -63,6 +63,7 @@ except ImportError:  # none, or before version 1.6: names of features are not ch
 
 log = logging.getLogger(__name__)
 FROM_FIT = ("data", "labels", "per_example", "long_tail", "head", "draws", "subset")  # determined by fit(X, not_y)
+BELOW_CHANCE = 3.0  # standard deviations by which predictions must disagree with complementary labels
 
 
 class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -225,8 +226,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Accuracy against *true* labels ``y`` [N]. Without true labels, use `estimated_accuracy`.
 
         scikit-learn's searches call this by default. If they pass complementary labels, the best model agrees with them
-        least. So if the agreement is significantly below chance, the result is `estimated_accuracy`, with a warning,
-        and a search still selects a good model.
+        least. So if the agreement is significantly below that of the same predictions in random order, the result is
+        `estimated_accuracy`, with a warning, and a search still selects a good model.
         """
         predicted, truth = self.predict(X), np.asarray(y)
         if self.classes_.dtype.kind == "U" and truth.dtype.kind in "biuf":
@@ -234,16 +235,18 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         if truth.shape != predicted.shape:
             raise UserError(f"X has {len(predicted)} examples but y has shape {list(truth.shape)}; they must match.")
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        accuracy = float(np.average(predicted == truth, weights=weights))
-        if _below_chance(accuracy, len(truth), len(self.classes_)):
+        chosen = torch.from_numpy((predicted[:, None] == self.classes_).argmax(1))
+        found = contradictions(chosen, torch.from_numpy(truth[:, None] == self.classes_))
+        if found.z > BELOW_CHANCE:
             warnings.warn(
-                f"score: predictions and y agree for {100 * accuracy:.1f} % of the examples, significantly below "
-                f"chance ({100 / len(self.classes_):.0f} %), so y most likely contains complementary labels. The "
-                "estimated accuracy is returned. Use scoring=ComplementaryClassifier.estimated_accuracy, or truth.",
+                f"score: predictions and y agree for {found.found} of {len(truth)} examples, significantly below "
+                f"chance (about {found.expected:.0f}), so y is taken for complementary labels and the estimated "
+                "accuracy is returned. Use scoring=ComplementaryClassifier.estimated_accuracy, or truth. If y is the "
+                "truth, the classifier is worse than chance: it may have been trained with true labels.",
                 stacklevel=2,
             )
             return self.estimated_accuracy(X, truth)
-        return accuracy
+        return float(np.average(predicted == truth, weights=weights))
 
     def estimated_accuracy(self, X: ArrayLike, not_y: object) -> float:
         """Accuracy estimated from complementary labels alone, with the transition matrix of the fit.
@@ -461,9 +464,3 @@ def _read_labels(not_y: Any, classes: int | Sequence[Hashable] | None, examples:
     if len(found.excluded) != examples:
         raise UserError(f"X has {examples} examples but not_y has {len(found.excluded)}; they must match.")
     return found
-
-
-def _below_chance(accuracy: float, count: int, classes: int) -> bool:
-    """Agreement three standard errors below chance means that y most likely says what the examples are not."""
-    chance = 1 / classes
-    return accuracy < chance - 3 * math.sqrt(chance * (1 - chance) / count)
