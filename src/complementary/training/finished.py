@@ -36,7 +36,7 @@ class FinishedRun:
         index: Positions of the examples in the training split, int [M].
         excluded: Their complementary labels, uint8 [M, K].
         held_out: Which of them are in the validation split, bool [M].
-        transition: How labels arise, as far as the run knows, [K, K].
+        transition: How labels arise, as far as is known without true labels, [K, K].
         weights: Which weights the network has: ``selected`` or ``last``.
         device: Where to compute.
     """

@@ -143,10 +143,11 @@ def nats_per_point(transition: Tensor) -> float:
         transition: [K, K].
     """
     matrix = transition.double().cpu()
-    information = _entropy(matrix.mean(0)) - _entropy(matrix).mean()
+    information = entropy(matrix.mean(0)) - entropy(matrix).mean()
     return max(0.0, float(information)) / (1 - 1 / len(matrix)) / 100
 
 
-def _entropy(p: Tensor) -> Tensor:
+def entropy(p: Tensor) -> Tensor:
+    """Of distributions, in nats: [..., K] -> [...]."""
     found: Tensor = torch.special.entr(p).sum(-1)
     return found

@@ -40,7 +40,7 @@ from complementary.losses import LOSSES, Loss
 from complementary.mixing import GroupMixup
 from complementary.training.evidence import evidence_of_neighbors, log_likelihood
 from complementary.training.fine_tuning import highest_mlp_lr, suitable_lr
-from complementary.training.selection import Selection, is_as_good_as_the_best, last_sound_epoch
+from complementary.training.selection import Selection, entropy, is_as_good_as_the_best, last_sound_epoch
 from complementary.training.task import Task, build_mixer
 from complementary.training.trainer import Trainer
 
@@ -401,8 +401,3 @@ def pseudo_label_loss(
     logits = logits.float() + log_prior
     excluded, soft = targets[:, : logits.shape[1]], targets[:, logits.shape[1] :]
     return loss(logits, excluded, transition) - (soft * logits.log_softmax(1)).sum(1)
-
-
-def entropy(distribution: Tensor) -> Tensor:
-    """Of a distribution [K], in nats."""
-    return -(distribution * distribution.clamp_min(1e-12).log()).sum()

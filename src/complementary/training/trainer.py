@@ -245,17 +245,17 @@ class Trainer(TrainingLoop):
         found: dict[str, Any] = {"scel_calibrated": float(calibrated.double().mean())}
         return found | ({"selected": selection.update(self.epoch + 1, calibrated)} if not self.done else {})
 
-    def logits(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
+    def logits(self, inputs: Tensor | Rows) -> Tensor:
         """Predict in evaluation mode, without augmentation: inputs [N, ...], on any device -> logits [N, K].
 
         They are those of classes, also if the loss makes the network predict labels.
         """
         with no_capture():
-            return self.criterion.decode(self.outputs(inputs, batch))
+            return self.criterion.decode(self.outputs(inputs))
 
-    def outputs(self, inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
+    def outputs(self, inputs: Tensor | Rows) -> Tensor:
         """What the network predicts in evaluation mode, not decoded: inputs [N, ...] -> [N, K]."""
-        return self._apply(self.evaluated.eval(), inputs, batch)
+        return self._apply(self.evaluated.eval(), inputs)
 
     def features(self, inputs: Tensor | Rows) -> Tensor:
         """What the last layer of the network sees in evaluation mode: inputs [N, ...] -> [N, D]."""
@@ -263,11 +263,13 @@ class Trainer(TrainingLoop):
             return self._apply(self.evaluated.eval().features, inputs)
 
     @torch.no_grad()
-    def _apply(self, function: Callable[[Tensor], Tensor], inputs: Tensor | Rows, batch: int | None = None) -> Tensor:
+    def _apply(self, function: Callable[[Tensor], Tensor], inputs: Tensor | Rows) -> Tensor:
         """Apply a function to normalized inputs without augmentation, in chunks: inputs [N, ...] -> float32 [N, D]."""
         task, prefetch = self.task, True if self.streamed else None
         with self.engine.autocast():
-            parts = [function(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, batch, prefetch)]
+            parts = [
+                function(normalize(x, task.mean, task.std)) for x in chunks(inputs, self.device, prefetch=prefetch)
+            ]
         return torch.cat(parts).float()
 
     # --- parts ------------------------------------------------------------------------------------------------------
