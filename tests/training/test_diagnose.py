@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from complementary.config import Config
 from complementary.data import import_dataset
@@ -203,7 +204,19 @@ def test_open_run_knows_the_validation_split(noisy):
     found = open_run(noisy[0], device="cpu")
     assert int(found.held_out.sum()) == found.result["data"]["held_out"] == 360
     assert torch.equal(found.excluded.argmax(1), torch.from_numpy(noisy[2]))
-    assert 0.2 < found.temperature() < 5
+    assert 0.2 < found.temperature().value < 5
+
+
+def test_temperature_agrees_with_true_labels_although_answers_are_wrong(noisy):
+    """Oracle: the temperature of least cross-entropy on the test set. The report says which direction it means."""
+    found = open_run(noisy[0], "last", device="cpu")
+    temperature, test = found.temperature(), found.dataset.test
+    logs = found.test_probabilities().double().clamp_min(1e-12).log()
+    each = {x / 20: float(functional.cross_entropy(logs / (x / 20), test.truth.long())) for x in range(4, 80)}
+    assert temperature.low <= min(each, key=each.get) <= temperature.high
+    assert temperature.rate == pytest.approx(0.04, abs=0.03)
+    assert not temperature.rate_known
+    assert dict(noisy[3].basis)["temperature"] == temperature.text()
 
 
 def test_report_without_held_out_examples_and_truth(tmp_path):

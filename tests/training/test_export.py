@@ -18,6 +18,7 @@ from complementary.encoders.frozen import FrozenEncoder
 from complementary.errors import UserError
 from complementary.training import export as module
 from complementary.training.export import Pipeline, example_inputs, export, export_run, is_resized
+from complementary.training.finished import open_run
 from complementary.training.predict import Predictor, read_images
 from complementary.training.run import run
 
@@ -154,6 +155,8 @@ def test_export_of_a_run_is_calibrated_and_has_a_model_card(tmp_path, quick):
         "8 x 8",
         "model.safetensors",
         "s-nl",
+        "## Calibration",
+        "known: 0.0 %, by the transition matrix",
     ):
         assert part in card
     plain = export_run(tmp_path / "run", tmp_path / "plain", ["safetensors"], calibrate=False)["card"].read_text()
@@ -170,6 +173,20 @@ def test_export_of_a_run_whose_data_is_gone_is_not_calibrated(tmp_path, quick):
     card = export_run(tmp_path / "run", formats=["safetensors"])["card"].read_text()
     assert "not calibrated" in card
     assert (tmp_path / "run/export/model.safetensors").exists()
+
+
+def test_card_says_that_the_rate_of_wrong_answers_was_estimated(tmp_path, quick):
+    """Answers of people: the matrix does not say how many are wrong."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 600)
+    inputs = rng.normal(size=(600, 4)) + 3 * np.eye(3, 4)[truth]
+    np.savez(tmp_path / "x.npz", inputs=inputs, not_y=(truth + rng.integers(1, 3, 600)) % 3)
+    run(quick.with_(data=str(tmp_path / "x.npz"), mix="none", batch=64, holdout=0.3), tmp_path / "run")
+    card = export_run(tmp_path / "run", formats=["safetensors"])["card"].read_text()
+    temperature = open_run(tmp_path / "run").temperature()
+    assert f"- Temperature {temperature.text()}, from 180 held-out examples" in card
+    assert "How many answers are wrong is estimated from the same answers" in card
+    assert f"logits are divided by {temperature.value:.3f}" in card
 
 
 @pytest.mark.slow

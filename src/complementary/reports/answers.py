@@ -236,7 +236,7 @@ def rank_answers(
     wrong = _posterior(given, probabilities, noise)
     predicted = probabilities.argmax(1)
     example, answer = _single_answers(given, wrong).nonzero(as_tuple=True)
-    yes = _is_yes(given)[example]
+    yes = is_yes(given)[example]
     score = torch.where(yes, _of_worst(given, wrong, summed=True)[example], wrong[example, answer])
     order = score.argsort(descending=True, stable=True)
     example, answer, yes, score = example[order], answer[order], yes[order], score[order]
@@ -289,7 +289,7 @@ def estimate_answer_noise(
     if len(given) == 0:
         raise UserError("There are no answers; each example needs at least one class that it is not.")
 
-    model, yes = _NoiseModel.of(logs, given, base), _is_yes(given)
+    model, yes = _NoiseModel.of(logs, given, base), is_yes(given)
     log_temperature, value = model.best_temperature()
     rates, _ = model.best_rates(log_temperature)
     error, yes_error, temperature_error = _standard_errors(logs, given, base, rates, log_temperature)
@@ -416,7 +416,7 @@ def _noise(
         temperature_error=error,
         log_likelihood=value,
         transition=matrix.numpy(),
-        label_rate=_label_rate(_is_yes(given), len(matrix), Estimated(rate, 0.0), Estimated(rate, 0.0)),
+        label_rate=_label_rate(is_yes(given), len(matrix), Estimated(rate, 0.0), Estimated(rate, 0.0)),
         yes_rate=rate,
         yes_error=0.0,
         yes_p_value=0.0,
@@ -427,7 +427,7 @@ def _posterior(given: Tensor, probabilities: Tensor, noise: AnswerNoise) -> Tens
     """Class probabilities [N, K] given the prediction and the answers; for an answer, that it is wrong."""
     prediction = (probabilities.clamp_min(1e-12).log() / noise.temperature).log_softmax(1)
     yes_rate = _cautious(noise.yes_rate, noise.yes_error)
-    return (prediction + _given_class(given, torch.from_numpy(noise.transition), yes_rate)).softmax(1)
+    return (prediction + likelihood_of_classes(given, torch.from_numpy(noise.transition), yes_rate)).softmax(1)
 
 
 def _cautious(rate: float, error: float) -> float:
@@ -443,8 +443,8 @@ def _label_rate(yes: Tensor, classes: int, no: Estimated, confirmed: Estimated) 
     return Estimated(value, math.hypot(weights[0] * min(no.error, 1.0), weights[1] * min(confirmed.error, 1.0)))
 
 
-def _is_yes(given: Tensor) -> Tensor:
-    """The rows that leave one class of at least three, bool [N]."""
+def is_yes(given: Tensor) -> Tensor:
+    """The examples with a "yes" answer: the rows of [N, K] that leave one class of at least three, bool [N]."""
     return (given.sum(1) == given.shape[1] - 1) & torch.tensor(given.shape[1] > 2)
 
 
@@ -452,14 +452,14 @@ def _single_answers(given: Tensor, wrong: Tensor) -> Tensor:
     """The answers, bool [N, K]; of a "yes" answer, which excludes many classes, only the most probable class."""
     worst = torch.where(given > 0, wrong, -1.0).argmax(1)
     only = torch.nn.functional.one_hot(worst, given.shape[1]).bool()
-    return (given > 0) & (only | ~_is_yes(given)[:, None])
+    return (given > 0) & (only | ~is_yes(given)[:, None])
 
 
 def _of_worst(given: Tensor, wrong: Tensor, summed: bool) -> Tensor:
     """The largest value in ``wrong`` of the answers of each example, [N]; ``summed``: the sum for "yes" answers."""
     excluded = torch.where(given > 0, wrong, 0.0)
     worst = excluded.amax(1)
-    return torch.where(_is_yes(given), excluded.sum(1).clamp_max(1), worst) if summed else worst
+    return torch.where(is_yes(given), excluded.sum(1).clamp_max(1), worst) if summed else worst
 
 
 @dataclass(frozen=True)
@@ -483,7 +483,7 @@ class _NoiseModel:
     @classmethod
     def of(cls, logs: Tensor, given: Tensor, base: Tensor) -> "_NoiseModel":
         """Divide the examples into those with a "not" and those with a "yes" answer."""
-        yes = _is_yes(given)
+        yes = is_yes(given)
         highest = LARGEST / len(base), LARGEST * (1 - 1 / len(base))
         return cls((logs[~yes], logs[yes]), (given[~yes], given[yes]), highest, base, len(given))
 
@@ -523,7 +523,7 @@ class _NoiseModel:
             return 0.0
         prediction, matrix = self.logs[NOT] / math.exp(log_temperature), with_errors(self.base, rate)
         given = self.given[NOT]
-        wrong = given * (prediction + _given_class(given, matrix, 0.0)).softmax(1)
+        wrong = given * (prediction + likelihood_of_classes(given, matrix, 0.0)).softmax(1)
         return float(wrong.sum() / given.sum())
 
     def p_value(self, kind: int, rate: float, value: float) -> float:
@@ -551,7 +551,7 @@ class _NoiseModel:
 def _likelihood(logs: Tensor, given: Tensor, base: Tensor) -> Callable[[float], float]:
     """The mean log-likelihood of answers of one kind as a function of the error rate; predictions softmax(logs)."""
     prediction = logs.softmax(1)
-    if bool(_is_yes(given).all()):
+    if bool(is_yes(given).all()):
         named = ((1 - given) * prediction).sum(1)
         other = (1 - named) / (len(base) - 1)
         return lambda rate: float(((1 - rate) * named + rate * other).clamp_min(1e-12).log().mean())
@@ -565,17 +565,17 @@ def _likelihood(logs: Tensor, given: Tensor, base: Tensor) -> Callable[[float], 
 
 def _log_likelihoods(log_prediction: Tensor, given: Tensor, matrix: Tensor, yes_rate: float) -> Tensor:
     """Log-probability of the answers of each example, [N]."""
-    return (log_prediction + _given_class(given, matrix, yes_rate)).logsumexp(1)
+    return (log_prediction + likelihood_of_classes(given, matrix, yes_rate)).logsumexp(1)
 
 
-def _given_class(given: Tensor, matrix: Tensor, yes_rate: float) -> Tensor:
+def likelihood_of_classes(given: Tensor, matrix: Tensor, yes_rate: float) -> Tensor:
     """Log-probability [N, K] of the answers of each example for each class.
 
     "Not" answers are independent given the class, and those of an example differ: a set of m answers has the product of
     their probabilities, divided by the sum of these products over all sets of m classes. A "yes" answer names the class
     with probability ``1 - yes_rate``, else any other one.
     """
-    matrix, sizes, yes = matrix.clamp_min(1e-12), given.sum(1).long(), _is_yes(given)
+    matrix, sizes, yes = matrix.clamp_min(1e-12), given.sum(1).long(), is_yes(given)
     sizes = torch.where(yes, 0, sizes)
     several = given @ matrix.log().T - log_sums(matrix, int(sizes.max()) if len(sizes) else 0).T[sizes]
     right, wrong = 1 - yes_rate, yes_rate / max(1, len(matrix) - 1)

@@ -20,7 +20,6 @@ from complementary.engine.backend import choose_device, device_name
 from complementary.engine.loop import Progress
 from complementary.errors import require
 from complementary.reports.answers import (
-    MAX_RATE,
     AnswerNoise,
     RankedAnswers,
     class_posterior,
@@ -227,9 +226,8 @@ def _judge(
 
 def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
     """The transition matrix with the estimated errors, if the answers show any, and people gave them."""
-    given, is_auto = _base(run), run.config.training.transition == "auto"
-    drawn = is_auto and label_source(run.config, run.dataset) != "given"  # the matrix is known then
-    if drawn or float(given.diagonal().max()) > 0 or not noise.is_significant:
+    given = _base(run)
+    if run.errors_known or not noise.is_significant:
         return given
     return with_errors(given, noise.label_rate.value)
 
@@ -527,11 +525,8 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
         ("weights", f"{run.weights} epoch, seed {config.seed}"),
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
     ]
-    if len(held) >= ENOUGH:
-        rate = min(noise.rate, MAX_RATE)
-        found = rank_answers(run.excluded[run.held_out], held, _base(run), noise_rate=rate).noise
-        text = f"{found.temperature:.2f}, error factor {math.exp(found.temperature_error):.2f}"
-        rows.append(("temperature", f"{text} (above 1: the network is too confident)"))
+    if (temperature := run.temperature(held)) is not None:
+        rows.append(("temperature", temperature.text()))
     if summary.get("uses_oracle"):
         rows.append(("oracle", "this run was trained with the help of true labels"))
     return rows

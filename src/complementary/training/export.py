@@ -29,6 +29,7 @@ from complementary.augment.crop import normalize
 from complementary.data.images import FITS, to_square
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError, import_optional, one_of
+from complementary.reports.temperature import Temperature
 from complementary.training.finished import open_run
 from complementary.training.predict import Predictor, load
 from complementary.training.resize import PillowResize
@@ -156,26 +157,27 @@ def export_run(
         formats: As in `export`.
         weights: ``selected``, ``last`` or ``auto``, as in `complementary.load`.
         opset: Version of ONNX's operators.
-        calibrate: Divide the logits by the temperature that held-out answers determine. Without a validation split, or
-            if the dataset is not there any more, there is none; the model card says so.
+        calibrate: Divide the logits by the temperature that held-out answers determine, some of which may be wrong (see
+            `estimate_temperature`). Without a validation split, or if the dataset is not there any more, there is none.
+            The model card says what it assumes, or why there is none.
         fit: As in `export`.
 
     Returns:
         The files by format, and the model card as ``card``.
     """
     folder = Path(folder)
-    predictor, reason = load(folder, weights), "not asked for"
+    predictor, reason, temperature = load(folder, weights), "not asked for", None
     if calibrate:
         try:
             temperature = open_run(folder, weights).temperature()
-            reason = "fewer than 100 examples were held out"
+            reason = "" if temperature is not None else "fewer than 100 examples were held out"
         except UserError as error:
-            temperature, reason = None, str(error)
-        if temperature is not None:
-            predictor, reason = dataclasses.replace(predictor, temperature=temperature), ""
+            reason = str(error)
+    if temperature is not None:
+        predictor = dataclasses.replace(predictor, temperature=temperature.value)
     if reason:
         log.warning("The probabilities are not calibrated: %s", reason)
-    sections = _sections(folder, reason)
+    sections = _sections(folder, reason, temperature)
     return export(predictor, out or folder / "export", formats, opset=opset, fit=fit, sections=sections)
 
 
@@ -332,7 +334,7 @@ def _describe_input(predictor: Predictor) -> str:
     return f"uint8 [batch, {shape}], {kind}, 0 to 255, channels first; normalization is part of the graph"
 
 
-def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
+def _sections(folder: Path, not_calibrated: str, temperature: Temperature | None) -> dict[str, list[str]]:
     """What the result of a run says, for its model card."""
     result = read_result(folder)
     config, summary = result["config"], result.get("data", {})
@@ -352,6 +354,7 @@ def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
             *(f"- {text}: {_value(result, key)}" for key, text in MEASURES.items() if _known(result, key)),
             *(f"- {note}" for note in result.get("estimate_notes") or ()),
         ],
+        "Calibration": [] if temperature is None else _calibration(temperature),
         "Limits": [
             "- Estimates without true labels hold for examples like those of the training, and for answers that follow "
             "the transition matrix.",
@@ -360,6 +363,22 @@ def _sections(folder: Path, not_calibrated: str) -> dict[str, list[str]]:
         ],
     }
     return {title: lines for title, lines in sections.items() if lines}
+
+
+def _calibration(found: Temperature) -> list[str]:
+    """How the probabilities were calibrated, and what this assumes."""
+    rate = f"{100 * found.rate:.1f} %"
+    source = (
+        f"known: {rate}, by the transition matrix"
+        if found.rate_known
+        else f"estimated from the same answers: about {rate}. A rate of zero counts as likely as all others together"
+    )
+    return [
+        f"- Temperature {found.text()}, from {found.examples:,} held-out examples",
+        f"- How many answers are wrong is {source}",
+        "- It holds for answers that are right or wrong independently of how difficult the example is, and that follow "
+        "the transition matrix if they are right",
+    ]
 
 
 def _known(result: dict[str, Any], key: str) -> bool:

@@ -11,11 +11,11 @@ from torch import Tensor
 from complementary import data
 from complementary.config import Config, read_toml
 from complementary.data import Dataset
-from complementary.data.selection import select, transition_matrices, validation_split
+from complementary.data.selection import label_source, select, transition_matrices, validation_split
 from complementary.engine.backend import choose_device
 from complementary.engine.run_folder import read_result
 from complementary.errors import UserError
-from complementary.reports.answers import rank_answers
+from complementary.reports.temperature import Temperature, estimate_temperature
 from complementary.reports.terminal import log_progress
 from complementary.training.predict import BLOCK, Predictor, load
 
@@ -63,8 +63,23 @@ class FinishedRun:
         """Class probabilities [R, K] of the examples at ``rows`` int [R], on the CPU."""
         return predict(self.predictor, self.dataset.train.inputs, self.index[rows], self.device)
 
-    def temperature(self) -> float | None:
+    @property
+    def errors_known(self) -> bool:
+        """Whether it is known how often answers are wrong: by the transition matrix, also one that was estimated.
+
+        A matrix with a zero diagonal says so only if the labels were drawn from it; it does not say whether people make
+        mistakes.
+        """
+        drawn = self.config.training.transition == "auto" and label_source(self.config, self.dataset) != "given"
+        return drawn or float(self.transition.diagonal().max()) > 0
+
+    def temperature(self, probabilities: Tensor | None = None) -> Temperature | None:
         """The temperature that calibrates the network, estimated from the answers of the validation split.
+
+        How often answers are wrong is estimated with it, unless it is known.
+
+        Args:
+            probabilities: Those of the held-out examples, [V, K], if they are at hand.
 
         Returns:
             The temperature; None if fewer than 100 examples are held out.
@@ -72,8 +87,8 @@ class FinishedRun:
         held = self.held_out.nonzero()[:, 0]
         if len(held) < ENOUGH:
             return None
-        noise = rank_answers(self.excluded[held], self.probabilities(held), self.transition.double().cpu()).noise
-        return noise.temperature
+        probabilities = self.probabilities(held) if probabilities is None else probabilities
+        return estimate_temperature(self.excluded[held], probabilities, self.transition, self.errors_known)
 
     def test_probabilities(self) -> Tensor | None:
         """Class probabilities [T, K] of the test set, if it has true labels."""
