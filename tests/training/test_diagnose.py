@@ -1,6 +1,7 @@
 """The report of a run: planted errors are found, clean answers are not accused, estimates agree with the truth."""
 
 import csv
+import dataclasses
 import io
 import math
 from types import SimpleNamespace
@@ -10,10 +11,15 @@ import pytest
 import torch
 from torch.nn import functional
 
+from complementary import labels, transitions
 from complementary.config import Config
 from complementary.data import import_dataset
 from complementary.errors import UserError
+from complementary.reports.answers import rank_answers, with_errors
+from complementary.reports.confusions import Estimated, estimate_accuracy
 from complementary.reports.run_page import page
+from complementary.reports.run_report import Accuracy, show
+from complementary.scores import MISFIT
 from complementary.training import diagnose as module
 from complementary.training.diagnose import diagnose
 from complementary.training.finished import open_run
@@ -171,6 +177,70 @@ def test_baselines_are_estimated_and_counted(noisy):
     assert always[1].estimate.value == pytest.approx(1 / K, abs=0.06)
     assert always[1].estimate.value < linear[1].estimate.value
     assert linear[0].estimate.value == pytest.approx(linear[1].estimate.value, abs=4 * linear[0].estimate.error)
+    assert always[0].estimate.value == pytest.approx(always[1].estimate.value, abs=4 * always[0].estimate.error)
+    assert all(baseline.name.endswith("wrong answers considered") for baseline in (always[0], linear[0]))
+    low, high = linear[0].interval()
+    assert low < linear[1].estimate.value < high
+
+
+def simulated_run(excluded):
+    """What `_accuracy` needs of a run: given answers, and a matrix that does not say how many are wrong."""
+    return SimpleNamespace(transition=transitions.uniform(K), errors_known=False, excluded=excluded)
+
+
+def test_error_of_the_rate_is_part_of_the_interval_of_a_baseline():
+    """Simulated baselines of 70 % accuracy; the rate comes from a model with as many answers. Coverage of 95 %."""
+    matrix, inside, without = with_errors(transitions.uniform(K), 0.05), [], []
+    for seed in range(60):
+        source = torch.Generator().manual_seed(seed)
+        logits = 5 * torch.randn(1500, K, generator=source, dtype=torch.float64)
+        truth = torch.multinomial(logits.softmax(1), 1, generator=source)[:, 0]
+        excluded = labels.draw(truth, matrix, seed=seed)
+        noise = rank_answers(excluded, logits.softmax(1)).noise
+        right = torch.rand(1500, generator=source) < 0.7
+        predicted = torch.where(right, truth, (truth + torch.randint(1, K, (1500,), generator=source)) % K)
+        true, run_ = float(right.double().mean()), simulated_run(excluded)
+        low, high = module._accuracy(run_, predicted, excluded, noise, "baseline", "all", 0.0).interval()
+        inside.append(low <= true <= high)
+        plain = estimate_accuracy(predicted, excluded, module._matrix(run_, noise))
+        without.append(abs(plain.value - true) <= 1.96 * plain.error)
+    assert np.mean(inside) >= 0.92
+    assert np.mean(without) < np.mean(inside)
+
+
+def test_estimate_clearly_outside_0_to_100_percent_is_refused():
+    """As by `accuracy_estimate`. Answers that never exclude the prediction, but a tenth of them should be wrong."""
+    truth = torch.randint(K, (4000,), generator=torch.Generator().manual_seed(0))
+    excluded = labels.draw(truth, transitions.uniform(K), seed=0)
+    noise = rank_answers(excluded, functional.one_hot(truth, K) * 0.9 + 0.1 / K, noise_rate=0.1).noise
+    found = module._accuracy(simulated_run(excluded), truth, excluded, noise, "baseline", "all", 0.0)
+    assert math.isnan(found.estimate.value)
+    assert found.reason == MISFIT
+    assert show(found) == f"not known. {MISFIT}"
+
+
+def test_number_that_the_answers_refute_is_never_the_headline(noisy):
+    report = noisy[3]
+    plain = next(a for a in report.accuracies if "if no answer is wrong" in a.name)
+    assert plain.refuted
+    assert "wrong answers considered" in report.headline.name
+    unknown = Accuracy("Estimated", Estimated(math.nan, math.nan), "all", reason=MISFIT)
+    without = dataclasses.replace(report, accuracies=[unknown, plain])
+    assert without.headline is None
+    assert "The accuracy is not known." in page(without)
+    assert MISFIT in page(without)
+
+
+def test_numbers_that_take_all_answers_for_right_say_so(tmp_path):
+    """Without evidence for wrong answers. The note of the run says the same, and that the report checks it."""
+    write_data(tmp_path / "x.npz", 0.0, 900)
+    result = run(CONFIG.with_(data=str(tmp_path / "x.npz")), tmp_path / "run", device="cpu")
+    assert any("if no answer is wrong" in note and "cll report" in note for note in result["estimate_notes"])
+    report = diagnose(tmp_path / "run", folds=0, device="cpu")
+    assert not report.answers.noise.is_significant
+    for found in (report.headline, *(b for b in report.baselines if not b.oracle)):
+        assert found.name.endswith("if no answer is wrong")
+    assert sum("do not show that some are wrong" in note for note in report.notes) == 1
 
 
 def test_csv_lists_the_issues_for_the_annotators(noisy):
@@ -229,6 +299,12 @@ def test_report_without_held_out_examples_and_truth(tmp_path):
     assert [b.oracle for b in report.baselines] == [False, False]
     assert len(report.answers.example) == 400
     assert not any(report.out_of_sample)
+    assert report.answers.noise.is_unknown, "the model has seen the answers, so its predictions show no rate"
+    assert report.issues == 0
+    assert all(b.name.endswith("if no answer is wrong") for b in report.baselines)
+    assert dict(report.basis)["wrong answers"] == "not estimated, because the model has seen the answers"
+    assert "was not estimated, because the model has seen them" in report.text()
+    assert {row["probability_wrong"] for row in csv.DictReader(io.StringIO(report.answers_csv()))} == {""}
     assert sum("No estimated accuracy: no examples are held out" in note for note in report.notes) == 1
     assert all(math.isnan(row.precision.value) for row in report.by_class)
 

@@ -44,6 +44,7 @@ MAX_RATE = 0.5  # that may be given: an answer is wrong less often than right
 NOT, YES = 0, 1  # the kinds of answers
 LARGEST = 0.9  # of 1/K, the largest estimated rate: at 1/K answers are random and carry no information
 SIGNIFICANCE = 0.05
+ASSUMED_RATE = 0.01  # of wrong answers, to rank them if nothing is known
 LOG_TEMPERATURES = tuple(x / 4 for x in range(-6, 11))  # the first search: temperatures from 0.22 to 12
 
 
@@ -55,7 +56,7 @@ class AnswerNoise:
     three has a "yes" answer.
 
     Attributes:
-        rate: Share of the "not" answers that exclude the true class.
+        rate: Share of the "not" answers that exclude the true class; NaN: unknown.
         error: Standard error of the rate; infinite if the likelihood is flat, 0 if the rate was given.
         p_value: Probability of such a likelihood ratio if no "not" answer were wrong. Above `SIGNIFICANCE`, no such
             answer counts as an issue.
@@ -82,6 +83,11 @@ class AnswerNoise:
     yes_rate: float = 0.0
     yes_error: float = math.inf
     yes_p_value: float = 1.0
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known about errors, see `unknown_noise`."""
+        return math.isnan(self.rate)
 
     @property
     def is_significant(self) -> bool:
@@ -309,6 +315,30 @@ def estimate_answer_noise(
         yes_rate=rates[YES],
         yes_error=yes_error,
         yes_p_value=p_values[YES],
+    )
+
+
+def unknown_noise(transition: Tensor) -> AnswerNoise:
+    """What is known about errors without out-of-sample predictions: nothing. It ranks answers, and flags none.
+
+    A model that was trained on an answer hides its error, and a weak one contradicts many right answers. So neither a
+    rate nor a temperature follows from its predictions.
+
+    Args:
+        transition: The transition matrix, [K, K].
+    """
+    matrix = transition.double().cpu()
+    matrix = matrix if float(matrix.diagonal().max()) > 0 else with_errors(matrix, ASSUMED_RATE)
+    return AnswerNoise(
+        rate=math.nan,
+        error=math.inf,
+        p_value=1.0,
+        temperature=1.0,
+        temperature_error=math.inf,
+        log_likelihood=math.nan,
+        transition=matrix.numpy(),
+        label_rate=Estimated(0.0, 0.0),
+        yes_rate=ASSUMED_RATE,
     )
 
 

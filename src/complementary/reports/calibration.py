@@ -36,6 +36,7 @@ class Calibration:
         gap: Mean over the examples of \\|confidence - accuracy\\| of their bins (the expected calibration error). The
             noise of the accuracies makes it larger, so it is an upper bound on average.
         oracle: Whether true labels were used.
+        assumption: What the accuracies assume about wrong answers, to follow a name.
     """
 
     bins: list[Bin]
@@ -43,6 +44,7 @@ class Calibration:
     accuracy: Estimated
     gap: float
     oracle: bool
+    assumption: str = ""
 
 
 def calibration(

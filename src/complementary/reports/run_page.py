@@ -72,15 +72,15 @@ def _section(title: str, parts: list[str]) -> list[str]:
 
 def _lead(report: RunReport) -> list[str]:
     parts: list[str] = []
-    known = [a for a in report.accuracies if not math.isnan(a.estimate.value)]
-    if known:
-        head = known[0]
+    if (head := report.headline) is not None:
         parts += [
             f'<p class="lead">{100 * head.value:.0f} %</p>',
             _bar(head),
             f"<p>{html.escape(head.name)}, 95 % interval <b>{head.interval_text()}</b>, for "
             f"{html.escape(head.population)}. {_method(head)}</p>",
         ]
+    elif report.accuracies:
+        parts.append("<p>The accuracy is not known.</p>")
     else:
         parts.append("<p>There is no held-out example and no test set, so the accuracy is not known.</p>")
     rows = [_accuracy_row(a) for a in report.accuracies] + [_accuracy_row(a, "Baseline: ") for a in report.baselines]
@@ -91,7 +91,7 @@ def _lead(report: RunReport) -> list[str]:
 
 
 def _accuracy_row(accuracy: Accuracy, prefix: str = "") -> str:
-    value, interval = "not known", ""
+    value, interval = "not known", html.escape(accuracy.reason)
     if not math.isnan(accuracy.estimate.value):
         value, interval = f"{100 * accuracy.value:.1f} %", accuracy.interval_text()
     oracle = ' <span class="oracle">(oracle)</span>' if accuracy.oracle else ""
@@ -258,7 +258,7 @@ def _calibration(found: Calibration) -> list[str]:
         f"mean confidence {100 * found.confidence:.0f} %, accuracy {percent(found.accuracy)}, mean gap over "
         f"{len(found.bins)} groups {100 * found.gap:.0f} points"
     )
-    return [f"<p><b>{title}</b>: {text}.</p>", _diagram(found)]
+    return [f"<p><b>{title}</b>{found.assumption}: {text}.</p>", _diagram(found)]
 
 
 def _diagram(found: Calibration, size: int = 300, margin: int = 42) -> str:

@@ -26,6 +26,8 @@ class Accuracy:
         population: Which examples it holds for.
         oracle: Whether true labels were used.
         bounds: The 95 % interval; None: 1.96 standard errors on each side.
+        reason: Why there is no number; empty if there is one.
+        refuted: Whether it assumes that no answer is wrong, and the answers show that some are.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Accuracy:
     population: str
     oracle: bool = False
     bounds: tuple[float, float] | None = None
+    reason: str = ""
+    refuted: bool = False
 
     def interval(self) -> tuple[float, float]:
         """The 95 % interval, cut to 0 .. 1. It contains the cut value, even if the estimate is far outside."""
@@ -147,6 +151,12 @@ class RunReport:
         return f"example {example}" if self.names is None else self.names[example]
 
     @property
+    def headline(self) -> Accuracy | None:
+        """The first accuracy that is known and that the answers do not refute; None: there is none."""
+        usable = (a for a in self.accuracies if not a.refuted and not math.isnan(a.estimate.value))
+        return next(usable, None)
+
+    @property
     def issues(self) -> int:
         """Number of answers that look wrong."""
         return 0 if self.answers is None else int(self.answers.is_issue.sum())
@@ -184,7 +194,7 @@ class RunReport:
                     found.text,
                     self.classes[int(ranked.predicted[place])],
                     f"{ranked.probability[place]:.3f}",
-                    f"{1 - ranked.quality[place]:.3f}",
+                    "" if ranked.noise.is_unknown else f"{1 - ranked.quality[place]:.3f}",
                     "yes" if ranked.is_issue[place] else "no",
                     found.annotator,
                     "out of sample" if self.out_of_sample[place] else "in sample",
@@ -223,7 +233,8 @@ class RunReport:
             lines.append(f"Most confused, in percent of all examples{oracle}: {shown}")
         if self.calibrations:
             c = self.calibrations[0]
-            lines.append(f"Calibration: mean confidence {100 * c.confidence:.0f} %, accuracy {percent(c.accuracy)}")
+            found = f"mean confidence {100 * c.confidence:.0f} %, accuracy {percent(c.accuracy)}"
+            lines.append(f"Calibration{c.assumption}: {found}")
         return lines
 
     def _answers_text(self) -> list[str]:
@@ -239,6 +250,11 @@ class RunReport:
 def describe_noise(answers: RankedAnswers, issues: int) -> str:
     """One sentence about wrong answers."""
     noise, count, yes = answers.noise, len(answers.example), int(answers.is_yes.sum())
+    if noise.is_unknown:
+        return (
+            f"whether some of {count:,} are wrong was not estimated, because the model has seen them; the most "
+            "suspicious ones come first, but errors that the model has learned are not among them"
+        )
     if not noise.is_significant:
         return (
             f"there is no significant sign of wrong ones among {count:,} "
@@ -262,7 +278,7 @@ def describe_noise(answers: RankedAnswers, issues: int) -> str:
 def show(accuracy: Accuracy) -> str:
     """``64.2 %, 95 % interval 55 to 73 %``, with the word oracle where it applies."""
     if math.isnan(accuracy.estimate.value):
-        return "not known"
+        return f"not known. {accuracy.reason}".rstrip(" .") + ("." if accuracy.reason else "")
     return f"{100 * accuracy.value:.1f} %{_oracle(accuracy.oracle)}, 95 % interval {accuracy.interval_text()}"
 
 

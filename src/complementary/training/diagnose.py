@@ -24,6 +24,7 @@ from complementary.reports.answers import (
     RankedAnswers,
     class_posterior,
     rank_answers,
+    unknown_noise,
     with_errors,
 )
 from complementary.reports.calibration import calibration, with_temperature
@@ -37,9 +38,10 @@ from complementary.reports.confusions import (
     model_confusions,
     oracle_confusions,
 )
-from complementary.reports.run_report import Accuracy, ClassRow, RunReport, Uncertain
+from complementary.reports.run_report import INTERVAL, Accuracy, ClassRow, RunReport, Uncertain
 from complementary.rng import generator
 from complementary.training.cross_fit import cross_fit
+from complementary.training.estimates import ASSUMES_NO_ERRORS
 from complementary.training.finished import ENOUGH, FinishedRun, open_run
 from complementary.training.run import BASELINES
 
@@ -51,7 +53,18 @@ UNKNOWN_ERROR = (
     "known. Train with a holdout, or give the matrix."
 )
 OF_THIS_MODEL = "Estimated accuracy of this model"
-UNCORRECTED = f"{OF_THIS_MODEL}, if no answer is wrong"
+CONSIDERED, IF_NONE = ", wrong answers considered", ", if no answer is wrong"
+UNCORRECTED = f"{OF_THIS_MODEL}{IF_NONE}"
+SINGULAR = "With this share of wrong answers, the answers do not determine the classes."
+UNJUDGED = (
+    "There are {count} held-out examples, too few to estimate how many answers are wrong, so no answer is flagged; the "
+    "answers are ranked by predictions of the training examples. A cross-fit with {folds} folds judges all of them by "
+    "models that have not seen them."
+)
+ASSUMES_UNIFORM = (
+    "All estimates hold if right answers exclude all wrong classes equally often, because the transition matrix of the "
+    "answers is not known. With transition = estimate, it is estimated."
+)
 MAX_UNCERTAIN = 200  # examples for which one more answer is suggested
 MAX_IN_SAMPLE = 10_000  # training examples to predict without a GPU, which takes minutes for images
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
@@ -99,6 +112,7 @@ def diagnose(
     predicted, excluded = unseen.argmax(1), run.excluded[judged.rows[judged.unseen]]
     confusions = [_confusions(unseen, excluded, matrix, noise)] if len(unseen) else []
     calibrations = [calibration(held_probabilities, run.excluded[held], matrix)] if len(held) else []
+    calibrations = [dataclasses.replace(found, assumption=_assumption(run, noise)) for found in calibrations]
     if test is not None and truth is not None:
         confusions.append(oracle_confusions(test.argmax(1), truth, len(run.predictor.classes)))
         calibrations.append(calibration(test, truth=truth))
@@ -108,7 +122,7 @@ def diagnose(
         title=f"Report of {Path(folder).name}: {run.config.dataset.data}",
         classes=run.predictor.classes,
         accuracies=_accuracies(run, held_probabilities, fitted, noise, test, truth, matrix_error),
-        baselines=_baselines(run, matrix, baselines),
+        baselines=_baselines(run, noise, matrix_error, baselines),
         by_class=_by_class(run, predicted, excluded, matrix, test, truth),
         calibrations=calibrations,
         confusions=confusions,
@@ -117,7 +131,7 @@ def diagnose(
         uncertain=uncertain,
         annotators=_annotators(run, judged),
         basis=_basis(run, noise, held_probabilities),
-        notes=notes + list(run.result.get("estimate_notes") or []),
+        notes=notes + _stored_notes(run, noise),
         names=_names(run),
         annotator_of=annotator_of,
         given_as=given_as,
@@ -167,10 +181,31 @@ def _as_trained(run: FinishedRun) -> Config:
 
 def _in_sample(run: FinishedRun) -> str:
     held = int(run.held_out.sum())
+    if not held:
+        return "The model was trained on all answers, so wrong ones among them are partly hidden."
     return (
         f"Only the answers of the {held:,} held-out examples were judged out of sample. The model was trained on the "
         "other answers, so wrong ones among them are partly hidden."
     )
+
+
+def _stored_notes(run: FinishedRun, noise: AnswerNoise) -> list[str]:
+    """The notes of the run about its estimates, with what the report has found out about wrong answers."""
+    stored = list(run.result.get("estimate_notes") or [])
+    own = [note for note in stored if not note.startswith(ASSUMES_NO_ERRORS)]
+    if len(own) == len(stored) or run.errors_known:
+        return stored
+    if noise.is_unknown:
+        found = "Whether some answers are wrong was not checked."
+    elif noise.is_significant:
+        found = (
+            "Answers contradict the model more often than its own mistakes explain, so numbers that hold only if no "
+            "answer is wrong are too low."
+        )
+    else:
+        p = min(noise.p_value, noise.yes_p_value)
+        found = f"The answers that were judged do not show that some are wrong (p = {p:.2g}), nor that all are right."
+    return [*own, f"{found} {ASSUMES_UNIFORM}"]
 
 
 def _base(run: FinishedRun) -> Tensor:
@@ -206,14 +241,13 @@ def _judge(
     rows, base = torch.arange(len(run.index)), _base(run)
     if fitted is not None:
         return _Judged(rank_answers(run.excluded, fitted, base), rows, fitted, torch.ones(len(rows), dtype=torch.bool))
-    noise = rank_answers(run.excluded[held], held_probabilities, base).noise if len(held) >= ENOUGH else None
-    if noise is None:
-        notes.append(
-            f"There are {len(held)} held-out examples, too few to estimate how many answers are wrong; the ranking of "
-            "answers comes from predictions of the training examples."
-        )
+    if len(held) >= ENOUGH:
+        noise = rank_answers(run.excluded[held], held_probabilities, base).noise
+    else:
+        noise = unknown_noise(base)
+        notes.append(UNJUDGED.format(count=len(held), folds=AUTO_FOLDS))
     training = (~run.held_out).nonzero()[:, 0]
-    if noise is not None and len(training) > MAX_IN_SAMPLE and choose_device(run.device).type == "cpu":
+    if not noise.is_unknown and len(training) > MAX_IN_SAMPLE and choose_device(run.device).type == "cpu":
         notes.append(f"The answers of the {len(training):,} training examples were not judged, to save time.")
         training = training[:0]
     rows = torch.cat([held, training])
@@ -265,7 +299,7 @@ def _confirmed(excluded: Tensor, classes: tuple[str, ...]) -> str | None:
 def _annotators(run: FinishedRun, judged: _Judged) -> list[tuple[str, int, Estimated]]:
     """Estimated error rate of each annotator, the highest first, from answers that were judged out of sample."""
     given, rows = run.dataset.answers, judged.rows[judged.unseen]
-    if given is None or not given.annotators or not len(rows):
+    if given is None or not given.annotators or not len(rows) or judged.answers.noise.is_unknown:
         return []
     chosen = given.take(run.index[rows])
     calibrated = with_temperature(judged.probabilities[judged.unseen].double(), judged.answers.noise.temperature)
@@ -291,24 +325,24 @@ def _accuracies(
     """The unbiased estimates, the most precise one first, then that of the calibrated model and the oracle value."""
     found: list[Accuracy] = []
     held, data, excluded = len(probabilities), run.config.dataset.data, run.excluded[run.held_out]
-    corrected = not torch.equal(_matrix(run, noise), _base(run))
-    considered = ", wrong answers considered" if corrected else ""
+    corrected, assumption = _is_corrected(run, noise), _assumption(run, noise)
     population = f"examples like the {held:,} held-out ones of {data}{_seen(run, run.held_out)}"
     everyone = f"examples like all {len(run.index):,} of {data}{_seen(run, torch.ones_like(run.held_out))}"
     if held and matrix_error is not None:
         found += _stored(run, data)
         predicted = probabilities.argmax(1)
         if corrected or not found:
-            name = f"{OF_THIS_MODEL}{considered}"
+            name = f"{OF_THIS_MODEL}{assumption}"
             found.append(_accuracy(run, predicted, excluded, noise, name, population, matrix_error))
         if corrected and len(found) == 1:
             plain = estimate_accuracy(predicted, excluded, _base(run))
-            found.append(Accuracy(UNCORRECTED, plain, population))
+            found.append(_checked(Accuracy(UNCORRECTED, plain, population)))
     if fitted is not None and matrix_error is not None:
-        name = f"Estimated accuracy of the recipe, cross-fitted{considered}"
+        name = f"Estimated accuracy of the recipe, cross-fitted{assumption}"
         found.append(_accuracy(run, fitted.argmax(1), run.excluded, noise, name, everyone, matrix_error))
-    found.sort(key=lambda a: _rank(a, corrected))
-    if fitted is not None or held:
+    found = [dataclasses.replace(a, refuted=corrected and a.name == UNCORRECTED) for a in found]
+    found.sort(key=_rank)
+    if fitted is not None or (held and not noise.is_unknown):
         value = _confidence(probabilities if fitted is None else fitted, noise)
         name, of = ("this model", population) if fitted is None else ("the recipe, cross-fitted", everyone)
         found.append(Accuracy(f"Calibrated confidence of {name}", value, of))
@@ -317,10 +351,22 @@ def _accuracies(
     return found
 
 
-def _rank(accuracy: Accuracy, corrected: bool) -> tuple[bool, bool, float]:
-    """What comes first: estimates that consider wrong answers, then those for new images, then the most precise."""
+def _rank(accuracy: Accuracy) -> tuple[bool, bool, bool, float]:
+    """What comes first: a number that the answers do not refute, for new images, and the most precise one."""
     low, high = accuracy.interval()
-    return corrected and accuracy.name == UNCORRECTED, SEEN in accuracy.population, high - low
+    return accuracy.refuted, bool(accuracy.reason), SEEN in accuracy.population, high - low
+
+
+def _is_corrected(run: FinishedRun, noise: AnswerNoise) -> bool:
+    """Whether estimates use the rate of wrong answers that was estimated."""
+    return not torch.equal(_matrix(run, noise), _base(run))
+
+
+def _assumption(run: FinishedRun, noise: AnswerNoise) -> str:
+    """What an estimate says about wrong answers, at the end of its name."""
+    if run.errors_known:
+        return ""
+    return CONSIDERED if _is_corrected(run, noise) else IF_NONE
 
 
 def _accuracy(
@@ -332,22 +378,37 @@ def _accuracy(
     population: str,
     matrix_error: float,
 ) -> Accuracy:
-    """The estimated accuracy, with the error of the estimated rate of wrong answers.
+    """The estimated accuracy of a model or a baseline, with the error of the estimated rate of wrong answers.
 
     If wrong answers are considered, the interval also includes the case that all answers are right: confident mistakes
     of the model look the same as wrong answers.
     """
     matrix, base = _matrix(run, noise), _base(run)
-    found = estimate_accuracy(predicted, excluded, matrix)
+
+    def estimate(matrix: Tensor) -> Estimated:
+        return estimate_accuracy(predicted, excluded, matrix)
+
+    found = estimate(matrix)
     if torch.equal(matrix, base):
-        error = math.hypot(found.error, matrix_error)
-        return Accuracy(name, Estimated(found.value, error), population)
-    rate = noise.label_rate.value + noise.label_rate.error / 10
-    higher = estimate_accuracy(predicted, excluded, with_errors(base, rate))
+        return _checked(Accuracy(name, Estimated(found.value, math.hypot(found.error, matrix_error)), population))
+    higher = estimate(with_errors(base, noise.label_rate.value + noise.label_rate.error / 10))
     error = math.hypot(found.error, 10 * (higher.value - found.value))
-    low, high = Accuracy(name, Estimated(found.value, error), population).interval()
-    lowest = Accuracy(name, estimate_accuracy(predicted, excluded, base), population).interval()[0]
-    return Accuracy(name, Estimated(found.value, error), population, bounds=(min(low, lowest), high))
+    considered = _checked(Accuracy(name, Estimated(found.value, error), population))
+    if considered.reason:
+        return considered
+    low, high = considered.interval()
+    lowest = Accuracy(name, estimate(base), population).interval()[0]
+    return dataclasses.replace(considered, bounds=(min(low, lowest), high))
+
+
+def _checked(accuracy: Accuracy) -> Accuracy:
+    """No number, with the reason, if the whole interval is outside 0 to 1: then the matrix does not fit the answers."""
+    value, error = accuracy.estimate
+    if math.isnan(value + error):
+        return dataclasses.replace(accuracy, estimate=Estimated(math.nan, math.nan), reason=SINGULAR)
+    if value - INTERVAL * error <= 1 and value + INTERVAL * error >= 0:
+        return accuracy
+    return dataclasses.replace(accuracy, estimate=Estimated(math.nan, math.nan), reason=scores.MISFIT)
 
 
 def _matrix_error(run: FinishedRun, held: Tensor) -> float | None:
@@ -390,7 +451,7 @@ def _stored(run: FinishedRun, data: str) -> list[Accuracy]:
         keys = [f"{name}_{part}" for part in ("selected", "error", "low", "high")]
         if run.weights == "selected" and all(result.get(key) is not None for key in keys):
             value, error, low, high = (float(result[key]) for key in keys)
-            title = OF_THIS_MODEL if float(_base(run).diagonal().max()) > 0 else UNCORRECTED
+            title = OF_THIS_MODEL if run.errors_known else UNCORRECTED
             found.append(Accuracy(title, Estimated(value, error), population, bounds=(low, high)))
     return found
 
@@ -432,22 +493,36 @@ def _by_class(
     return [ClassRow(*row) for row in columns]
 
 
-def _baselines(run: FinishedRun, matrix: Tensor, train: bool) -> list[Accuracy]:
-    """The most likely class for every example, and a linear layer on the raw inputs."""
-    if bool(torch.isnan(class_estimates(run.excluded[:1], matrix)).any()):
+def _baselines(run: FinishedRun, noise: AnswerNoise, matrix_error: float | None, train: bool) -> list[Accuracy]:
+    """The most common class for every example, and a linear layer on the raw inputs."""
+    matrix = _matrix(run, noise)
+    if matrix_error is None or bool(torch.isnan(class_estimates(run.excluded[:1], matrix)).any()):
         return []
-    shares = [share.value for share in estimate_prior(run.excluded, matrix)]
-    best = max(range(len(shares)), key=lambda k: shares[k])
+
+    def compare(name: str, predicted: Tensor, rows: Tensor, on_test: Tensor | None) -> list[Accuracy]:
+        """The accuracy of a baseline on the examples of the run and on the test set, if there is one."""
+        population = f"examples like all {len(rows):,} of the run"
+        name_and_basis = f"{name}{_assumption(run, noise)}"
+        excluded = run.excluded[rows]
+        found = [_accuracy(run, predicted, excluded, noise, name_and_basis, population, matrix_error)]
+        return found + ([] if on_test is None or truth is None else [_counted(name, on_test, truth)])
+
     test = run.dataset.test
     truth = None if test is None else test.truth
+    shares = [share.value for share in estimate_prior(run.excluded, matrix)]
+    best, everyone = shares.index(max(shares)), torch.arange(len(run.index))
     on_test = None if truth is None else torch.full_like(truth, best)
-    name = f"Always {run.predictor.classes[best]}"
-    found = _compare(name, torch.full((len(run.excluded),), best), run.excluded, matrix, on_test, truth)
-    return found + (_linear(run, matrix) if train else [])
+    rows = compare(f"Always {run.predictor.classes[best]}", torch.full_like(everyone, best), everyone, on_test)
+    return rows + (compare(*_linear(run, matrix)) if train else [])
 
 
-def _linear(run: FinishedRun, matrix: Tensor) -> list[Accuracy]:
-    """A linear layer on the main components of the raw inputs, cross-fitted."""
+def _linear(run: FinishedRun, matrix: Tensor) -> tuple[str, Tensor, Tensor, Tensor | None]:
+    """A linear layer on the main components of the raw inputs, cross-fitted.
+
+    Returns:
+        Its name, its predictions int [R], the examples that they are for, int [R], and those for the test set, if it
+        has true labels.
+    """
     log.info("baseline: a linear layer on the raw inputs")
     source, test = generator(run.config.seed, "baseline"), run.dataset.test
     rows = torch.randperm(len(run.index), generator=source)[:MAX_EXAMPLES].sort().values
@@ -464,18 +539,7 @@ def _linear(run: FinishedRun, matrix: Tensor) -> list[Accuracy]:
         weight, bias = fit_linear(train[:, : fit.components], excluded.float(), matrix.float(), fit.decay)
         on_test = (held[:, : fit.components] @ weight + bias).argmax(1)
     name = f"Linear layer on the {'pixels' if len(run.predictor.shape) == 3 else 'vectors'}"
-    return _compare(name, fit.predicted.argmax(1), excluded, matrix, on_test, truth)
-
-
-def _compare(
-    name: str, predicted: Tensor, excluded: Tensor, matrix: Tensor, on_test: Tensor | None, truth: Tensor | None
-) -> list[Accuracy]:
-    """The accuracy of a baseline on the examples of the run and on the test set, if there is one."""
-    value = estimate_accuracy(predicted, excluded, matrix)
-    found = [Accuracy(name, value, f"examples like all {len(excluded):,} of the run")]
-    if on_test is not None and truth is not None:
-        found.append(_counted(name, on_test, truth))
-    return found
+    return name, fit.predicted.argmax(1), rows, on_test
 
 
 def _counted(name: str, predicted: Tensor, truth: Tensor) -> Accuracy:
@@ -534,6 +598,8 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
 
 def _describe_errors(noise: AnswerNoise) -> str:
     """The rates of wrong answers; those of "yes" answers if there are any."""
+    if noise.is_unknown:
+        return "not estimated, because the model has seen the answers"
     no = f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"
     if not math.isfinite(noise.yes_error) or noise.error == 0:
         return no
