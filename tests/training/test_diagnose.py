@@ -16,7 +16,7 @@ from complementary.config import Config
 from complementary.data import import_dataset
 from complementary.errors import UserError
 from complementary.reports.answers import rank_answers, with_errors
-from complementary.reports.confusions import Estimated, estimate_accuracy
+from complementary.reports.confusions import Estimated, estimate_accuracy, estimate_prior
 from complementary.reports.run_page import page
 from complementary.reports.run_report import Accuracy, show
 from complementary.scores import MISFIT
@@ -183,6 +183,31 @@ def test_baselines_are_estimated_and_counted(noisy):
     assert low < linear[1].estimate.value < high
 
 
+def test_most_common_class_is_unbiased():
+    """With classes of equal size it is right for one example in K, which the largest estimated share exceeds."""
+    matrix, fitted, chosen, inside = transitions.uniform(K), [], [], []
+    for seed in range(200):
+        source = torch.Generator().manual_seed(seed)
+        excluded = labels.draw(torch.randint(K, (600,), generator=source), matrix, seed=seed)
+        predicted = module.most_common_class(excluded, matrix, source)
+        value, error = estimate_accuracy(predicted, excluded, matrix)
+        fitted.append(value)
+        inside.append(abs(value - 1 / K) < 1.96 * module.HALVES_AGREE * error)
+        chosen.append(max(share.value for share in estimate_prior(excluded, matrix)))
+    error = np.std(fitted) / np.sqrt(200)
+    assert np.mean(fitted) == pytest.approx(1 / K, abs=3 * error)
+    assert error < 0.01
+    assert np.mean(inside) >= 0.93
+    assert np.mean(chosen) > 1 / K + 0.05, "negative control: chosen and estimated with the same labels"
+
+
+def test_most_common_class_is_found():
+    source = torch.Generator().manual_seed(0)
+    truth = torch.where(torch.rand(1500, generator=source) < 0.5, 2, torch.randint(K, (1500,), generator=source))
+    excluded = labels.draw(truth, transitions.uniform(K), seed=0)
+    assert (module.most_common_class(excluded, transitions.uniform(K), source) == 2).all()
+
+
 def simulated_run(excluded):
     """What `_accuracy` needs of a run: given answers, and a matrix that does not say how many are wrong."""
     return SimpleNamespace(transition=transitions.uniform(K), errors_known=False, excluded=excluded)
@@ -257,7 +282,7 @@ def test_csv_lists_the_issues_for_the_annotators(noisy):
 
 def test_text_summary_names_the_main_figures(noisy):
     text = noisy[3].text()
-    for part in ("Estimated accuracy", "95 % interval", "(oracle)", "Always class", "look wrong"):
+    for part in ("Estimated accuracy", "95 % interval", "(oracle)", "Always the most common class", "look wrong"):
         assert part in text
 
 

@@ -65,6 +65,7 @@ ASSUMES_UNIFORM = (
     "All estimates hold if right answers exclude all wrong classes equally often, because the transition matrix of the "
     "answers is not known. With transition = estimate, it is estimated."
 )
+HALVES_AGREE = math.sqrt(2)  # factor of an error: two halves that predict each other may be wrong in the same direction
 MAX_UNCERTAIN = 200  # examples for which one more answer is suggested
 MAX_IN_SAMPLE = 10_000  # training examples to predict without a GPU, which takes minutes for images
 PRECISE = 0.005  # largest standard error of a confusion for which it is estimated without the model
@@ -377,8 +378,11 @@ def _accuracy(
     name: str,
     population: str,
     matrix_error: float,
+    widened: float = 1.0,
 ) -> Accuracy:
     """The estimated accuracy of a model or a baseline, with the error of the estimated rate of wrong answers.
+
+    ``widened`` multiplies the error of the sample.
 
     If wrong answers are considered, the interval also includes the case that all answers are right: confident mistakes
     of the model look the same as wrong answers.
@@ -386,7 +390,8 @@ def _accuracy(
     matrix, base = _matrix(run, noise), _base(run)
 
     def estimate(matrix: Tensor) -> Estimated:
-        return estimate_accuracy(predicted, excluded, matrix)
+        value, error = estimate_accuracy(predicted, excluded, matrix)
+        return Estimated(value, widened * error)
 
     found = estimate(matrix)
     if torch.equal(matrix, base):
@@ -499,21 +504,43 @@ def _baselines(run: FinishedRun, noise: AnswerNoise, matrix_error: float | None,
     if matrix_error is None or bool(torch.isnan(class_estimates(run.excluded[:1], matrix)).any()):
         return []
 
-    def compare(name: str, predicted: Tensor, rows: Tensor, on_test: Tensor | None) -> list[Accuracy]:
+    def compare(
+        name: str, predicted: Tensor, rows: Tensor, on_test: Tensor | None, widened: float = 1.0
+    ) -> list[Accuracy]:
         """The accuracy of a baseline on the examples of the run and on the test set, if there is one."""
         population = f"examples like all {len(rows):,} of the run"
         name_and_basis = f"{name}{_assumption(run, noise)}"
         excluded = run.excluded[rows]
-        found = [_accuracy(run, predicted, excluded, noise, name_and_basis, population, matrix_error)]
+        found = [_accuracy(run, predicted, excluded, noise, name_and_basis, population, matrix_error, widened)]
         return found + ([] if on_test is None or truth is None else [_counted(name, on_test, truth)])
 
     test = run.dataset.test
     truth = None if test is None else test.truth
+    found = most_common_class(run.excluded, matrix, generator(run.config.seed, "baseline-halves"))
+    names = " or ".join(run.predictor.classes[k] for k in found.unique().tolist())
     shares = [share.value for share in estimate_prior(run.excluded, matrix)]
-    best, everyone = shares.index(max(shares)), torch.arange(len(run.index))
-    on_test = None if truth is None else torch.full_like(truth, best)
-    rows = compare(f"Always {run.predictor.classes[best]}", torch.full_like(everyone, best), everyone, on_test)
+    on_test = None if truth is None else torch.full_like(truth, shares.index(max(shares)))
+    everyone = torch.arange(len(run.index))
+    rows = compare(f"Always the most common class ({names})", found, everyone, on_test, HALVES_AGREE)
     return rows + (compare(*_linear(run, matrix)) if train else [])
+
+
+def most_common_class(excluded: Tensor, transition: Tensor, source: torch.Generator) -> Tensor:
+    """Predict the most common class for every example, int [N]: each half of them by the labels of the other half.
+
+    The largest of several noisy shares is too large, if it is estimated from the labels that chose it.
+
+    Args:
+        excluded: Complementary labels, [N, K].
+        transition: [K, K].
+        source: Assigns the examples to the halves.
+    """
+    half = torch.randperm(len(excluded), generator=source) % 2
+    predicted = torch.zeros(len(excluded), dtype=torch.long)
+    for own, other in ((0, 1), (1, 0)):
+        shares = [share.value for share in estimate_prior(excluded[half == other], transition)]
+        predicted[half == own] = shares.index(max(shares))
+    return predicted
 
 
 def _linear(run: FinishedRun, matrix: Tensor) -> tuple[str, Tensor, Tensor, Tensor | None]:
