@@ -617,7 +617,8 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
         ("trained", f"{result.get('train_seconds', 0):,.0f} s on {result.get('device', '?')}"),
     ]
     if (temperature := run.temperature(held)) is not None:
-        rows.append(("temperature", temperature.text()))
+        basis = f"from the answers of {temperature.examples:,} held-out examples alone, as in an export"
+        rows.append(("temperature", f"{temperature.text()}; {basis}"))
     if summary.get("uses_oracle"):
         rows.append(("oracle", "this run was trained with the help of true labels"))
     return rows
