@@ -135,9 +135,18 @@ def test_column_vector_of_labels_is_flattened_with_a_warning(digits):
 
 def test_class_that_no_label_excludes_gives_a_warning(digits, caplog):
     _, vectors, truth, _ = digits
-    ComplementaryClassifier(mix="none", epochs=1).fit(vectors, (truth + 1) % 10 + 1)
+    ComplementaryClassifier(mix="none", epochs=1).fit(vectors[:100], (truth[:100] + 1) % 10 + 1)
     assert "start at 1" in caplog.text
     assert "0 (0)" in caplog.text
+
+
+def test_labels_that_are_years_are_refused_before_training_unless_classes_lists_them(digits):
+    _, vectors, truth, _ = digits
+    model, years = ComplementaryClassifier(mix="none", epochs=1), (truth + 1) % 10 + 2019
+    for count in (300, len(years)):
+        with pytest.raises(UserError, match=r"2019 of 2029 classes without a label.*pass classes=\[2019, 2020"):
+            model.fit(vectors[:count], years[:count])
+    assert model.fit(vectors, years, classes=range(2019, 2029)).classes_.tolist() == list(range(2019, 2029))
 
 
 def test_verbose_logs_first_and_last_epoch_on_stderr(capsys, monkeypatch):

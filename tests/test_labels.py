@@ -309,6 +309,37 @@ def test_to_excluded_refuses_a_huge_label_unless_classes_is_given(form):
     assert labels.to_excluded(form, 100_001).shape == (2, 100_001)
 
 
+@pytest.mark.parametrize("form", [list, np.array, lambda rows: [{row} for row in rows]], ids=["list", "array", "sets"])
+@pytest.mark.parametrize(
+    ("values", "repeats", "message"),
+    [
+        ((10, 20, 30, 40), 103, r"10, 20, 30, 40\. .* leave 37 of 41 .* classes=\[10, 20, 30, 40\].* classes=41"),
+        ((10, 20, 30, 40), 102, None),  # 9.95 labels per class
+        ((1, 2, 3, 4), 13, r"leave 1 of 5 classes .* classes=\[1, 2, 3, 4\]; if there are 5 classes, pass classes=5"),
+        ((1, 2, 3, 4), 12, None),
+        ((0, 1, 3), 14, "leave 1 of 4 classes"),
+        ((0, 1, 2), 100, None),
+        ((2019, 2024), 1, "leave 2023 of 2025 classes"),  # however few labels there are
+        ((0, *range(30, 60)), 30, r"0, 30, .*, 40, …\. .* classes=\[\.\.\.\]"),
+    ],
+)
+def test_encode_refuses_numbers_that_leave_classes_without_a_label(values, repeats, message, form):
+    rows = form([value for value in values for _ in range(repeats)])
+    if message is not None:
+        with pytest.raises(UserError, match=message) as caught:
+            labels.encode(rows)
+        assert caught.value.option == "classes"
+    else:
+        assert labels.encode(rows).classes == tuple(range(max(values) + 1))
+    assert labels.encode(rows, sorted(values)).excluded.sum(0).tolist() == [repeats] * len(values)
+    assert labels.encode(rows, max(values) + 1).excluded.shape[1] == max(values) + 1
+
+
+def test_from_answers_refuses_numbers_that_leave_classes_without_a_label():
+    with pytest.raises(UserError, match="leave 37 of 41 classes"):
+        labels.from_answers(yes=[10, 20] * 200, no=[{30}, {40}] * 200)
+
+
 # --- names --------------------------------------------------------------------------------------------------------
 
 NAMED = [[0, 1, 0], [1, 0, 0], [0, 0, 1]]

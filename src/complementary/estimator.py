@@ -172,7 +172,8 @@ class ComplementaryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
                 list of sets or lists of different length, or a 0/1 matrix [N, K]. A pandas Series or DataFrame is fine
                 (see `labels.encode`).
             classes: The classes in order, or their number K. Default: the names in ``not_y``, sorted, or the numbers up
-                to the largest label. List the names if some class is never excluded.
+                to the largest label. Pass them if some class is never excluded, or if the names are numbers such as
+                years.
 
         Returns:
             The estimator itself.

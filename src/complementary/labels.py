@@ -30,6 +30,9 @@ PAPER_SEED = 1126
 NOT_PREFIX = re.compile(r"(?:!|¬|not\s+(?:an?\s+)?)\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
+MAX_WITH_GAPS = 1_000  # classes, if some of them never occur
+ENOUGH_LABELS = 10  # per class: if all classes were equally frequent, each would occur
+LISTED = 12  # labels in a message
 log = logging.getLogger(__name__)
 DISTINCT_ROWS = 20  # a column of a table with as many different names names the examples, not classes
 SIGNS = (-1, 1)  # the usual numbers of two classes
@@ -203,7 +206,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
             numbers, names, categories or lists, a DataFrame of names (several columns), or one of 0/1 whose columns are
             the classes. If all labels begin with "not " or "!", that is removed: "not cat" is the same as "cat".
         classes: The classes in the order of the columns, or their number K. None: for names, the categories of a pandas
-            Series, the columns of a DataFrame of 0/1, else all names, sorted; for numbers, 0 to the largest one.
+            Series, the columns of a DataFrame of 0/1, else all names, sorted; for numbers, 0 to the largest one. It is
+            required if some of these numbers do not occur, although there are ten labels per class.
 
     Returns:
         The labels and the classes.
@@ -513,11 +517,12 @@ def from_answers(
     positive, negative = ([_label_set(a) for a in (answers or [None] * len(given[0]))] for answers in (yes, no))
     if classes is None:
         found: set[Any] = set().union(*positive, *negative)
-        numbers = not any(isinstance(label, str) for label in found)
         if found == set(SIGNS):
             classes = SIGNS
+        elif any(isinstance(label, str) for label in found):
+            classes = sorted(map(str, found))
         else:
-            classes = _infer_classes(max(found, default=0)) if numbers else sorted(map(str, found))
+            classes = _infer_classes(torch.tensor([k for answer in (*positive, *negative) for k in answer]).long())
     everything = set(range(classes)) if isinstance(classes, int) else set(classes)
     for i, (one, other) in enumerate(zip(positive, negative, strict=True)):
         if one & other:
@@ -632,7 +637,7 @@ def _from_vector(vector: Tensor, classes: int | None) -> Tensor:
     if vector.ndim != 1 or len(vector) == 0:
         raise UserError(f"Labels have shape {list(vector.shape)}, but there must be one label per example, [N].")
     _check_integers(vector, torch.arange(len(vector)))
-    return one_hot(vector.long(), classes or _infer_classes(int(vector.max())))
+    return one_hot(vector.long(), classes or _infer_classes(vector.long()))
 
 
 def _check_integers(values: Tensor, example: Tensor) -> None:
@@ -651,14 +656,46 @@ def _check_integers(values: Tensor, example: Tensor) -> None:
     raise UserError(f"Labels must be integers (class indices), but example {i} has the label {value:g}.")
 
 
-def _infer_classes(largest: int) -> int:
-    """Number of classes if ``largest`` is the largest label; class indices are dense, so a huge label is an error."""
+def _infer_classes(found: Tensor) -> int:
+    """Number of classes if the labels, int [M], are class indices; these are dense: gaps and huge labels are errors."""
+    largest = int(found.max()) if len(found) else 0
+    if (gaps := describe_gaps(found)) is not None:
+        values = found.unique().tolist()
+        names = str(values) if len(values) <= LISTED else "[...]"
+        raise UserError(
+            f"The labels are {gaps}. If they are names of classes, pass classes={names}; if there are {largest + 1} "
+            f"classes, pass classes={largest + 1}.",
+            "classes",
+        )
     if largest >= MAX_INFERRED:
         raise UserError(
             f"The largest label is {largest}, which would mean {largest + 1} classes. Labels must be class indices, 0 "
             "to K-1; number the classes, or pass the number of classes."
         )
     return largest + 1
+
+
+def describe_gaps(found: Tensor) -> str | None:
+    """Describe numbers that can hardly be class indices, because classes would never occur although they should.
+
+    Years, 10, 20 and 30, or numbers from 1 are names of classes. A class should occur if there are `ENOUGH_LABELS` per
+    class. With fewer labels, gaps are accepted, but not if there would be more than `MAX_WITH_GAPS` classes.
+
+    Args:
+        found: Class indices, int [M].
+
+    Returns:
+        The end of a sentence about the labels, or None if all classes occur, or if there are too few labels to tell.
+    """
+    values = found.unique()
+    if not len(values) or int(values[0]) < 0:  # negative labels are reported elsewhere
+        return None
+    classes = int(values[-1]) + 1
+    missing = classes - len(values)
+    if not missing or (len(found) < ENOUGH_LABELS * classes and classes <= MAX_WITH_GAPS):
+        return None
+    shown = ", ".join(map(str, values[:LISTED].tolist())) + (", …" if len(values) > LISTED else "")
+    return f"{shown}. As class indices, which start at 0, they leave {missing} of {classes} classes without a label"
 
 
 def _from_matrix(matrix: Tensor, classes: int | None) -> Tensor:
@@ -691,7 +728,7 @@ def _from_sets(rows: list[Iterable[int]], classes: int | None) -> Tensor:
     flat = _as_tensor([label for row in listed for label in row]) if any(listed) else torch.zeros(0)
     example = torch.arange(len(listed)).repeat_interleave(torch.tensor([len(row) for row in listed]))
     _check_integers(flat, example)
-    classes = classes or (_infer_classes(int(flat.max())) if len(flat) else 1)
+    classes = classes or _infer_classes(flat.long())
     check_classes(flat.long(), classes, examples=example)
     excluded = torch.zeros(len(listed), classes, dtype=torch.uint8)
     excluded[example, flat.long()] = 1

@@ -78,6 +78,21 @@ def test_npz_with_a_class_number_of_65535_is_refused(tmp_path, name):
         read_example_file(tmp_path / "x.npz").labels()
 
 
+@pytest.mark.parametrize("name", ["y", "not_y"])
+def test_npz_with_class_numbers_that_are_names_is_refused(tmp_path, name):
+    X, names = np.zeros((60, 2)), np.tile([1, 2, 3, 4], 15)
+    np.savez(tmp_path / "x.npz", X=X, **{name: names})
+    with pytest.raises(UserError, match=r"numbers are 1, 2, 3, 4\. .* leave 1 of 5 classes .*if there are 5 classes"):
+        read_example_file(tmp_path / "x.npz").labels()
+    np.savez(tmp_path / "x.npz", X=X, classes=np.array(list("01234")), **{name: names})
+    assert read_example_file(tmp_path / "x.npz").labels()[0] == tuple("01234")
+
+
+def test_npz_with_a_true_class_that_is_never_excluded_is_read(tmp_path):
+    np.savez(tmp_path / "x.npz", X=np.zeros((60, 2)), not_y=np.tile([1, 2], 30), y=np.tile([0, 1, 2], 20))
+    assert read_example_file(tmp_path / "x.npz").labels()[0] == ("0", "1", "2")
+
+
 def test_npz_with_unknown_arrays_is_refused():
     with pytest.raises(UserError, match="contains foo"):
         decode_npz(npz(foo=np.zeros(2)), "x.npz")

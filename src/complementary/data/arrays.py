@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from complementary.data.dataset import as_inputs, describe_lost_precision
 from complementary.data.tables import Row, is_vector, read_parquet, stream_rows
 from complementary.errors import UserError, import_optional
 from complementary.files import available_memory, reading
+from complementary.labels import describe_gaps
 from complementary.reports.terminal import format_size
 
 log = logging.getLogger(__name__)
@@ -189,10 +191,17 @@ class ExampleFile:
         if classes is None:
             highest = max((int(a.max()) + 1 for a in (truth, numbers) if a is not None and a.size), default=0)
             count = highest if excluded is None else excluded.shape[1]
-            if excluded is None and count > MAX_CLASSES and "classes" not in self.arrays:
+            given = [torch.from_numpy(a).flatten() for a in (truth, numbers) if a is not None]
+            unnamed = excluded is None and bool(given) and "classes" not in self.arrays
+            if unnamed and count > MAX_CLASSES:
                 raise UserError(
                     f"{self.path}: the largest class number is {count - 1:,}, which would mean {count:,} classes. "
                     f"Number the classes from 0, or name them (classes); more than {MAX_CLASSES:,} need names."
+                )
+            if unnamed and (gaps := describe_gaps(torch.cat(given).long())) is not None:
+                raise UserError(
+                    f"{self.path}: the class numbers are {gaps}. Number the classes from 0 and add an array classes "
+                    f"with their names; if there are {count} classes, it must have all {count} names."
                 )
             classes = tuple(map(str, self.arrays.get("classes", np.arange(count)).tolist()))
         if len(classes) < 2:
