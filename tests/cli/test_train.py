@@ -86,6 +86,22 @@ def test_train_adapts_the_default_batch_to_small_data(cll, tmp_path, small):
     assert cll("train", *options, "--resume")[0] == 0
 
 
+def test_train_that_stops_before_its_first_step_can_be_resumed(cll, tmp_path, small, monkeypatch):
+    options = ("--data", small, "--recipe", "auto", "--out", tmp_path / "x")
+    short = ("--epochs", 2, "--self-training", 1, "--restarts", 1)
+    assert "There is no run" in cll("train", *options, *short, "--resume")[2], "it was never started"
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("complementary.training.run.build_task", stop)
+        assert cll("train", *options, *short)[0] == 130
+        assert cll("train", *options, *short)[0] == 130, "it may be started again, too"
+    assert cll("train", *options, *short, "--resume")[0] == 0
+    assert (tmp_path / "x" / "result.json").exists()
+
+
 def test_train_refuses_a_batch_that_is_given_and_too_large(cll, tmp_path, small):
     own = tmp_path / "own.toml"
     own.write_text("[training]\nbatch = 64\n")

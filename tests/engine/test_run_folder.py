@@ -41,21 +41,52 @@ def stop_with(number, after=4):
 # --- stopping -------------------------------------------------------------------------------------
 
 
-def test_run_that_stops_in_a_training_before_its_own_can_be_resumed(tmp_path):
-    def interrupt(loop):
-        if loop.global_step == 4:
-            raise KeyboardInterrupt
+class Crash(BaseException):
+    """Simulates a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Crash, RuntimeError])
+def test_run_that_stops_before_its_training_can_be_resumed(tmp_path, kind, caplog):
+    caplog.set_level("INFO")
 
     def start():
-        with RunFolder(tmp_path / "x", CONFIG) as folder:
-            assert [path.name for path in folder.path.iterdir()] == [".lock"], "nothing is kept before the first step"
-            Line().run(folder.starting(interrupt))
+        with RunFolder(tmp_path / "x", CONFIG):
+            raise kind
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(kind):
         start()
+    with (
+        pytest.raises(UserError, match="another configuration"),
+        RunFolder(tmp_path / "x", CONFIG.with_(seed=1), resume=True),
+    ):
+        pass
     train(tmp_path / "x", resume=True)
-    train(tmp_path / "whole")
+    assert "no checkpoint yet; the run starts from the beginning" in caplog.text
+    caplog.clear()
+    train(tmp_path / "whole", resume=True)
+    assert "no checkpoint" not in caplog.text
     assert (tmp_path / "x" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_run_that_stopped_before_its_training_can_be_replaced(tmp_path):
+    """Nothing was kept of it but the configuration."""
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path, CONFIG.with_(seed=1)):
+        raise KeyboardInterrupt
+    assert train(tmp_path)["accuracy_last"] == 0.5
+
+
+def test_configuration_that_no_run_wrote_is_not_replaced(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 0\n")
+    with pytest.raises(UserError, match="already contains a run"):
+        train(tmp_path)
+    assert (tmp_path / "config.toml").read_text() == "seed = 0\n"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_run_that_turns_out_to_be_impossible_leaves_nothing(tmp_path, resume):
+    with pytest.raises(UserError), RunFolder(tmp_path / "x", CONFIG, resume=resume):
+        raise UserError("")
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -85,10 +116,6 @@ def test_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 # --- altered files --------------------------------------------------------------------------------
-
-
-class Crash(BaseException):
-    """Simulates a kill: nothing catches it."""
 
 
 def crash(_):

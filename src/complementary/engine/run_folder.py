@@ -46,8 +46,9 @@ class RunFolder:
                 folder.finish(result)
             return folder.result()
 
-    Entering creates and locks the folder. With several processes only rank 0 locks and writes. If the run fails before
-    anything was written, a new folder is removed again.
+    Entering creates and locks the folder and writes the configuration, so that a run that is stopped before its first
+    checkpoint can be resumed: it starts over. With several processes only rank 0 locks and writes. If the run turns out
+    to be impossible before it trains, what was written is removed again.
 
     Args:
         path: The folder.
@@ -67,7 +68,7 @@ class RunFolder:
     ) -> None:
         self.path, self.config, self.resume, self.processes = path, config, resume, processes
         self.finished = False
-        self._new = False
+        self._new = self._began = False
         self._lock = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -75,6 +76,9 @@ class RunFolder:
             if self.processes.is_main:
                 self._acquire()
             finished = self.processes.is_main and self._check()
+            if self.processes.is_main and not (self.path / "config.toml").exists():
+                self._write_config()
+                self._began = True
             self.finished = bool(self.processes.broadcast(torch.tensor(int(finished))))
         except BaseException:
             self._release(failed=True)
@@ -84,30 +88,9 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is UserError and not self.resume and self.processes.is_main:  # not `Stopped`, which can be resumed
+        if kind is UserError and self._began:  # not `Stopped`, which can be resumed
             self._forget_start()
         self._release(failed=kind is not None)
-
-    def starting(self, progress: Progress | None = None) -> Progress:
-        """For trainings that come before `train`: a run that is interrupted in one of them can be resumed.
-
-        The configuration is written after their first step; a resumed run starts over. If it turns out to be unusable,
-        it is removed, so that the folder can be used again.
-
-        Args:
-            progress: Called after every step.
-        """
-        written = not self.processes.is_main
-
-        def record(loop: TrainingLoop) -> None:
-            nonlocal written
-            if not written:
-                self._write_config()
-                written = True
-            if progress is not None:
-                progress(loop)
-
-        return record
 
     def train(self, loop: TrainingLoop, progress: Progress | None = None, checkpoint_seconds: float = 30.0) -> None:
         """Train to the end, from the checkpoint if there is one.
@@ -192,6 +175,11 @@ class RunFolder:
             found = [name for name in FILES if (self.path / name).exists()]
         if not found:
             return False
+        if not self.resume and found == ["config.toml"] and _is_start(self.path / "config.toml"):
+            (
+                self.path / "config.toml"
+            ).unlink()  # nothing was kept but the configuration, and it may be another one now
+            return False
         if not self.resume:
             raise UserError(
                 f"{self.path} already contains a run ({', '.join(found)}); resume it, or use another folder.",
@@ -207,6 +195,8 @@ class RunFolder:
                 "out",
             )
         _check_unaltered(self.path / "config.toml")
+        if not {"result.json", "checkpoint.safetensors"} & set(found):
+            log.info("%s has no checkpoint yet; the run starts from the beginning", self.path)
         return "result.json" in found
 
     # --- before the first step --------------------------------------------------------------------------------------
@@ -244,6 +234,13 @@ class RunFolder:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_start(path: Path) -> bool:
+    """Whether a config.toml was written by a run, and not by hand."""
+    with files.reading(path):
+        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    return first == f"{CHECKSUM}{_sha256(rest)}"
 
 
 def _check_unaltered(path: Path) -> None:

@@ -96,7 +96,7 @@ def run(
     with RunFolder(Path(out), config, resume=resume, processes=processes) as folder:
         if folder.finished:
             return folder.result()
-        trainer = build_trainer(config, engine, dataset, processes, folder.starting(progress))
+        trainer = build_trainer(config, engine, dataset, processes, progress)
         folder.train(trainer, progress, checkpoint_seconds)
         if not processes.is_main:
             return {}
