@@ -195,7 +195,7 @@ def test_example_file_in_parts_warns_once_of_lost_precision(tmp_path, monkeypatc
         ("1,2\n3\n", "line 2: expected 2 numbers, found '3'"),
         ("1,2\n3,x\n", "line 2: expected 2 numbers"),
         ("1,x\n3,4\n", "line 1: expected 2 numbers, found '1,x'"),
-        (",0,1\n0,3,4\n", "line 1: expected 3 numbers"),
+        (",0,1\n0,3,4\n", "line 1: expected 3 numbers or names of columns, found ',0,1' with an empty cell"),
         ("", "is empty"),
         ("\ufeff", "is empty"),
     ],
@@ -204,6 +204,16 @@ def test_example_file_refuses_broken_csv(tmp_path, text, message):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError, match=message):
         read_example_file(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("cell", ["", " ", "nan"])
+@pytest.mark.parametrize("text", ["1.5,2\n3,{}\n", "id,width,height\nx,1.5,2\ny,3,{}\n", "id,a,b\nx,1.5,2\ny,3,{}"])
+def test_example_file_reads_an_empty_cell_as_nan(tmp_path, text, cell):
+    (tmp_path / "a.csv").write_text(text.format(cell))
+    assert np.isnan(read_example_file(tmp_path / "a.csv").arrays["train/inputs"]).tolist() == [
+        [False, False],
+        [False, True],
+    ]
 
 
 def test_example_file_refuses_csv_that_is_not_utf8(tmp_path):

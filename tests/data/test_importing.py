@@ -381,11 +381,24 @@ def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):
         "  5",
         "answers that match none of the train examples (1):",
         "  99 (line 7)",
-        "train rows with NaN or infinity (1):",
+        "train rows with a missing value, NaN or infinity (1):",
         "  2",
     ]
     dataset = import_dataset(tmp_path / "features.npy", "mine", **arguments, skip_bad=True)
     assert dataset.train.truth.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("cell", ["", "nan"])
+def test_import_skips_rows_of_a_csv_with_an_empty_cell(tmp_path, root, vectors, cell):
+    rows = [",".join(map(str, row)) for row in vectors.tolist()]
+    rows[2] = f"{cell},{rows[2].partition(',')[2]}"
+    (tmp_path / "features.csv").write_text("\n".join(rows))
+    (tmp_path / "labels.csv").write_text(label_rows(range(6)))
+    arguments = {"labels": tmp_path / "labels.csv"}
+    with pytest.raises(UserError, match=r"1 problem; .* 1 of 6 examples would be left out") as caught:
+        import_dataset(tmp_path / "features.csv", "mine", **arguments)
+    assert caught.value.option == "skip_bad"
+    assert len(import_dataset(tmp_path / "features.csv", "mine", **arguments, skip_bad=True).train) == 5
 
 
 def test_import_of_an_npz_with_labels(tmp_path, root):

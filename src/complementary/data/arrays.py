@@ -263,6 +263,11 @@ def _read_csv(path: Path) -> ExampleFile:
     named = first[0].strip().lower() in KEY_COLUMNS or (text_only and not first[0].strip())
     body = rows if text_only or named else itertools.chain([(start, first)], rows)
     width, parts, keys, lost = len(first) - named, list[Array](), list[str](), None
+    if body is not rows and not all(cell.strip() for cell in first):  # an example or, as pandas writes it, a header
+        found = ",".join(first)[:60]
+        raise UserError(
+            f"{path}, line {start}: expected {width} numbers or names of columns, found {found!r} with an empty cell."
+        )
     for names, numbers in _numbers(body, named, width, path):
         lost = lost or describe_lost_precision(numbers, str(path))  # one warning, however many parts there are
         with np.errstate(over="ignore"):  # infinity is reported later
@@ -276,11 +281,14 @@ def _read_csv(path: Path) -> ExampleFile:
 
 
 def _numbers(rows: Iterable[Row], named: bool, width: int, path: Path) -> Iterator[tuple[list[str], Array]]:
-    """The rows of a CSV in parts -> names of examples, if there is a column of them, and float64 [M, D = ``width``]."""
+    """The rows of a CSV in parts -> names of examples, if there is a column of them, and float64 [M, D = ``width``].
+
+    An empty cell is a missing number, NaN.
+    """
     names, values = list[str](), list[list[float]]()
     for line, cells in rows:
         try:
-            numbers = [float(cell) for cell in cells[named:]]
+            numbers = [float(cell.strip() or "nan") for cell in cells[named:]]
         except ValueError:
             numbers = []
         if len(cells) != width + named or len(numbers) != width:

@@ -354,7 +354,9 @@ class _Importer:
                 part = inputs[start : start + ROWS]
                 good[start : start + ROWS] = np.isfinite(part).all(tuple(range(1, part.ndim)))
             for i in np.flatnonzero(~good).tolist():
-                self.problems.add(f"{split} rows with NaN or infinity", source.keys[matched.index[i]], "left out")
+                self.problems.add(
+                    f"{split} rows with a missing value, NaN or infinity", source.keys[matched.index[i]], "left out"
+                )
             if source.keys == [str(i) for i in range(len(source.keys))]:
                 keys = None
         return _Part(split, inputs, good, matched, keys, gray, features)
