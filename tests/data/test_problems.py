@@ -27,6 +27,8 @@ def test_problems_escape_what_cannot_be_displayed():
         ("left out", 100, 1000, False),
         ("left out", 101, 1000, True),
         ("left out", 1, 5, True),
+        ("unmatched", 100, 1000, False),
+        ("unmatched", 101, 1000, True),
         ("note", 1000, 1000, False),
     ],
 )
@@ -64,6 +66,27 @@ def test_unlabeled_examples_can_be_skipped_without_hiding_other_problems(errors,
         with pytest.raises(UserError) as caught:
             problems.report(Path("photos"), None, False, 100, skip_unlabeled=True)
         assert caught.value.option == "skip_bad"
+
+
+@pytest.mark.parametrize(
+    ("defects", "unmatched", "text"),
+    [
+        (
+            499,
+            3003,
+            r"3,502 problems; .*\. 499 of 499 examples .* left out, and 3,003 names in the table match none of 499",
+        ),
+        (0, 3003, r"imported\. 3,003 names in the table match none of 499 examples: more than a tenth\. Fix"),
+        (499, 0, r"imported\. 499 of 499 examples would be left out: more than a tenth\. Fix"),
+    ],
+)
+def test_problems_tell_examples_from_answers_without_one(defects, unmatched, text):
+    problems = Problems()
+    for level, count in (("unlabeled", defects), ("unmatched", unmatched)):
+        for i in range(count):
+            problems.add(f"{level} things", str(i), level)
+    with pytest.raises(UserError, match=text):
+        problems.report(Path("photos"), None, False, 499)
 
 
 def test_problems_write_no_report_if_there_are_none(tmp_path):

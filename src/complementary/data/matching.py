@@ -81,7 +81,7 @@ def match(keys: Sequence[str], table: AnswerTable, classes: Sequence[str], probl
     used = set(owners.values())
     for name, group in groups.items():
         if name not in used:
-            problems.add(f"answers that match none of the {what}", name + group[0].where, "left out")
+            problems.add(f"answers that match none of the {what}", name + group[0].where, "unmatched")
     truth = np.array([number[name] for name in truths], np.int64) if table.has_truth else None
     answers = _table_of(used_answers, number) if table.has_answers else None
     known = excluded[: len(index)] if table.has_answers else None

@@ -11,15 +11,16 @@ from complementary.errors import UserError
 log = logging.getLogger(__name__)
 LOGGED = 25  # problems of each kind; the report file lists all
 TOLERANCE = 0.1  # share of the examples that may be left out without being asked to
-Level = Literal["error", "left out", "unlabeled", "note"]
+Level = Literal["error", "left out", "unlabeled", "unmatched", "note"]
 
 
 @dataclass
 class Problems:
     """Problems by kind, such as "train images without a label", with the examples concerned.
 
-    An "error" stops the import. Examples that are "left out", because of a defect or because they are "unlabeled", stop
-    it if they are more than a tenth of all. A "note" only needs to be known.
+    An "error" stops the import. Examples that are "left out", because of a defect or because they are "unlabeled", and
+    names in the table of answers that are "unmatched", because no example is called so, stop it if they are more than a
+    tenth of all examples. A "note" only needs to be known.
     """
 
     found: dict[str, list[str]] = field(default_factory=dict)
@@ -70,13 +71,16 @@ class Problems:
                 listed = f" (listed in {report})"
         log.warning("%s", self.text(LOGGED if listed else None))
         errors, defects, unlabeled = self.count("error"), self.count("left out"), self.count("unlabeled")
-        left_out, allowed = defects + unlabeled, TOLERANCE * examples
-        many = defects + (0 if skip_unlabeled else unlabeled) > allowed
-        count = f"{errors + left_out:,} problem{'s' if errors + left_out > 1 else ''}{listed}"
+        left_out, unmatched, allowed = defects + unlabeled, self.count("unmatched"), TOLERANCE * examples
+        many = defects + unmatched + (0 if skip_unlabeled else unlabeled) > allowed
+        total = errors + left_out + unmatched
+        count = f"{total:,} problem{'s' if total > 1 else ''}{listed}"
         if (errors or many) and not skip_bad:
-            option = "skip_bad" if errors or defects > allowed else "skip_unlabeled"
-            why = f" {left_out:,} of {examples:,} examples would be left out, more than a tenth." if many else ""
+            option = "skip_bad" if errors or defects + unmatched > allowed else "skip_unlabeled"
+            parts = [f"{left_out:,} of {examples:,} examples would be left out"] if left_out else []
+            parts += [f"{unmatched:,} names in the table match none of {examples:,} examples"] if unmatched else []
+            why = f" {', and '.join(parts)}: more than a tenth." if many else ""
             raise UserError(f"{path}: {count}; nothing was imported.{why} Fix them, or skip the examples.", option)
-        if errors + left_out:
+        if total:
             kept = "; examples with a note are kept" if self.count("note") else ""
             log.warning("%s: they are left out, all other examples are imported%s", count, kept)
