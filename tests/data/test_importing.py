@@ -388,6 +388,15 @@ def test_import_reports_and_skips_rows_with_nan(tmp_path, root, vectors):
     assert dataset.train.truth.tolist() == [0, 1, 0, 1]
 
 
+def test_import_counts_each_class_that_a_row_excludes_as_an_answer(tmp_path, root, vectors, logged):
+    """As the report does."""
+    np.save(tmp_path / "features.npy", vectors)
+    rows = [f"{i},{'cat' if i % 2 else 'dog'},ship" for i in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join(["row,not1,not2", *rows]))
+    import_dataset(tmp_path / "features.npy", "mine", labels=tmp_path / "labels.csv")
+    assert any("12 answers about 6 examples" in line for line in logged())
+
+
 @pytest.mark.parametrize("cell", ["", "nan"])
 def test_import_skips_rows_of_a_csv_with_an_empty_cell(tmp_path, root, vectors, cell):
     rows = [",".join(map(str, row)) for row in vectors.tolist()]

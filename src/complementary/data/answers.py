@@ -83,6 +83,11 @@ class Answer:
         return not self.no and not self.yes
 
     @property
+    def count(self) -> int:
+        """As how many answers it counts: one per class that it excludes, and one if it says yes or nothing."""
+        return len(set(self.no)) + bool(self.yes) or 1
+
+    @property
     def where(self) -> str:
         """Its line, for reports."""
         return f" (line {self.line})" if self.line else ""

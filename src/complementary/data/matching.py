@@ -147,11 +147,11 @@ def _combine(
     if not table.has_answers:
         return Combined([], truth, [])
     if len(group) == 1 and not group[0].yes and 0 < len(group[0].no) < len(number):  # the most frequent case
-        counts["answers"] += 1
+        counts["answers"] += group[0].count
         return Combined([number[name] for name in dict.fromkeys(group[0].no)], truth, group)
     if all(not math.isnan(answer.time) for answer in group):
         group = sorted(group, key=lambda answer: answer.time)
-    counts["answers"] += len(group)
+    counts["answers"] += sum(answer.count for answer in group)
     counts["ignored"] += sum(answer.ignored for answer in group)
     kept: dict[Any, list[tuple[Answer, dict[int, int]]]] = {}  # by annotator
     statements: Counter[tuple[Any, ...]] = Counter()
