@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -98,6 +99,31 @@ def test_auto_for_vectors_of_many_classes_starts_from_a_discriminant(classes, op
     inputs = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
     found = resolve(AUTO.with_(**options), dataset_of(inputs, classes), CPU)
     assert (found.training.fit, found.network.model, found.mixing.mix, found.pseudo_labels.student) == wanted
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "wanted", "absent"),
+    [
+        (3, {}, "vectors: ICM, then self-training", ("discriminant", "as given")),
+        (20, {}, "vectors of many classes: .*; a discriminant from the labels of neighbors first, because", ("given",)),
+        (
+            3,
+            {"fit": "discriminant"},
+            "vectors: .* MLP; a discriminant first, as fit = discriminant",
+            ("many", "neighbors"),
+        ),
+        (3, {"fit": "neighbors"}, "; a discriminant from the labels of neighbors first, as fit = neighbors", ("many",)),
+        (3, {"mix": "none", "self_training": 0}, "; as given: mix = none, self_training = 0$", ()),
+        (3, {"transition": "uniform"}, "self-training; as given: transition = uniform$", ("estimated",)),
+    ],
+)
+def test_auto_logs_what_is_done_and_why(caplog, classes, options, wanted, absent):
+    inputs = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
+    with caplog.at_level(logging.INFO):
+        resolve(AUTO.with_(**options), dataset_of(inputs, classes), CPU)
+    (found,) = [message for message in caplog.messages if message.startswith("recipe = auto")]
+    assert re.search(wanted, found)
+    assert not any(word in found for word in absent)
 
 
 def test_auto_on_features_of_many_classes_is_a_discriminant(monkeypatch):

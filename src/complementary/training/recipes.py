@@ -94,7 +94,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
     options: dict[str, Any] = {"batch": given.get("batch", max(2, min(512, max(16, count // 16), count // 2)))}
     many = _wants_discriminant(config, given, dataset)
     if dataset.train.inputs.ndim == 2 and many:
-        reason = "vectors of many classes: self-training of an MLP"
+        reason = f"vectors{' of many classes' if classes > TUNED_CLASSES else ''}: self-training of an MLP"
         options |= _raw(count, options["batch"], "vectors") | {"mix": "none", "model": "linear", "student": "mlp"}
     elif dataset.train.inputs.ndim == 2:
         reason, options = "vectors: ICM, then self-training", options | _raw(count, options["batch"], "vectors")
@@ -110,7 +110,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             reason = f"images with the encoder {found}, no GPU to fine-tune it: a linear layer on its features"
             recipe, options = "features", options | {"encoder": str(found)}
         elif device.type == "cuda" and encoder == "auto" and not small:
-            epochs = max(50, min(800, PRETRAINING_IMAGES // count))
+            epochs = given.get("pretrain_epochs", max(50, min(800, PRETRAINING_IMAGES // count)))
             reason = f"images and a GPU: {epochs} epochs of SimSiam, then self-training on it"
             options |= {"encoder": "simsiam", "pretrain_epochs": epochs}
         elif encoder != "pixels" and not small:
@@ -127,7 +127,9 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
             options |= {"mix": "none", "model": "linear"} if given.get("fit") in CLOSED_FORM and many else {}
     on_encoder, on_vectors = options.get("encoder", "patches") != "patches", options.get("student") == "mlp"
     if many and (on_encoder or on_vectors):
-        reason += "; a discriminant from the labels of neighbors first, because one label carries little information"
+        why = f"as fit = {given['fit']}" if "fit" in given else "because one label carries little information"
+        own = " from the labels of neighbors" if given.get("fit", "neighbors") == "neighbors" else ""
+        reason += f"; a discriminant{own} first, {why}"
         options["fit"] = "neighbors"
     if config.is_balanced and "inputs" in options:
         reason += "; a loss and neighbors for rare classes"
@@ -144,10 +146,19 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         options["pretrain_images"] = "training"  # so that the estimated accuracy is for new images
     cheap = dataset.train.inputs.ndim == 2 or options.get("encoder", "patches") != "patches"
     if cheap and label_source(config, dataset) == "given" and int(excluded.sum()) >= LABELS_PER_ENTRY * classes**2:
-        reason += "; the transition matrix is estimated"
+        reason += "" if "transition" in given else "; the transition matrix is estimated"
         options |= {"transition": "estimate"} | ({} if config.is_balanced else {"loss": "fwd"})
+    reason += _describe_given(given, preset | options)
     log.info("recipe = auto: %s", reason)
     return Config.of(**({"recipe": recipe} | options | given)).with_given(given)
+
+
+def _describe_given(given: dict[str, Any], chosen: dict[str, Any]) -> str:
+    """The end of the line in the log: the given options that replace what would be chosen."""
+    replaced = [name for name in given if name not in ("fit", "batch") and chosen.get(name, given[name]) != given[name]]
+    values = {name: str(given[name]) for name in replaced}
+    shown = [f"{name} = {value if len(value) <= 40 else '…'}" for name, value in values.items()]  # not a whole matrix
+    return f"; as given: {', '.join(shown)}" if shown else ""
 
 
 def _wants_discriminant(config: Config, given: dict[str, Any], dataset: Dataset) -> bool:
