@@ -140,6 +140,16 @@ def test_class_that_no_label_excludes_gives_a_warning(digits, caplog):
     assert "0 (0)" in caplog.text
 
 
+@pytest.mark.parametrize("recipe", ["custom", "auto"])
+def test_few_labels_give_one_warning(digits, caplog, recipe):
+    vectors = digits[1]
+    model = ComplementaryClassifier(recipe=recipe, mix="none", epochs=1, config={"self_training": 0})
+    for count, expected in ((3, 1), (45, 0)):
+        caplog.clear()
+        model.fit(vectors[:count], np.arange(count) % 3, classes=3)
+        assert sum("labels for training with 3 classes" in message for message in caplog.messages) == expected
+
+
 def test_labels_that_are_years_are_refused_before_training_unless_classes_lists_them(digits):
     _, vectors, truth, _ = digits
     model, years = ComplementaryClassifier(mix="none", epochs=1), (truth + 1) % 10 + 2019

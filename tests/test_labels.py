@@ -296,6 +296,27 @@ def test_describe_rare_labels_names_classes_that_are_hardly_excluded(counts, fou
         assert f"{counts.index(min(counts))} ({min(counts)})" in message
 
 
+@pytest.mark.parametrize(
+    ("classes", "per_example", "examples", "wanted"),
+    [
+        (2, 1, 9, 10),
+        (2, 1, 10, None),
+        (3, 1, 14, 15),
+        (3, 2, 8, None),
+        (10, 1, 89, 90),
+        (10, 9, 10, None),
+        (3, 1, 1, 15),
+    ],
+)
+def test_describe_few_labels_asks_for_five_and_k_minus_1_per_class(classes, per_example, examples, wanted):
+    excluded = labels.draw(torch.arange(examples) % classes, transitions.uniform(classes), per_example)
+    message = labels.describe_few_labels(excluded)
+    assert (message is None) == (wanted is None)
+    if message is not None:
+        assert f"{examples} label" in message
+        assert f"at least {wanted}, {wanted // classes} per class" in message
+
+
 def test_describe_rare_labels_does_not_take_names_for_numbers():
     excluded = torch.eye(3, dtype=torch.uint8)[[1, 2] * 30]
     assert "start at 1" not in labels.describe_rare_labels(excluded, ("cat", "dog", "ship"))

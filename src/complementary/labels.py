@@ -31,6 +31,7 @@ NOT_PREFIX = re.compile(r"(?:!|¬|not\s+(?:an?\s+)?)\s*(\S.*)", re.IGNORECASE | 
 YES_PREFIX = re.compile(r"yes[\s:,]+\S.*", re.IGNORECASE | re.DOTALL)
 MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless the number of classes is given
 MAX_WITH_GAPS = 1_000  # classes, if some of them never occur
+FEWEST_LABELS = 5  # per class, or K-1 if that is more; with fewer, even good features would not help
 ENOUGH_LABELS = 10  # per class: if all classes were equally frequent, each would occur
 LISTED = 12  # labels in a message
 log = logging.getLogger(__name__)
@@ -604,6 +605,29 @@ def describe_rare_labels(excluded: Tensor, classes: Sequence[str]) -> str | None
     return (
         f"Labels exclude some classes rarely or never (average: {average:.0f} times): {', '.join(rare[:5])}{more}. A "
         f"model that always predicts such a class is hardly ever contradicted.{hint}"
+    )
+
+
+def describe_few_labels(excluded: Tensor) -> str | None:
+    """Say if there are too few labels to learn from.
+
+    If all examples of a class could be told from the others, n labels of them, drawn uniformly, would leave a share of
+    about exp(-n / (K-1)) of the other classes possible. With n = K-1 this is a third.
+
+    Args:
+        excluded: Complementary labels, 0/1 [N, K].
+
+    Returns:
+        Two sentences, or None if there are at least `FEWEST_LABELS` and K-1 labels per class.
+    """
+    classes, found = excluded.shape[1], int(excluded.sum())
+    wanted = classes * max(FEWEST_LABELS, classes - 1)
+    if found >= wanted:
+        return None
+    return (
+        f"There {'is' if found == 1 else 'are'} only {found:,} label{'' if found == 1 else 's'} for training with "
+        f"{classes} classes, so the classifier may be hardly better than chance. Use at least {wanted:,}, "
+        f"{wanted // classes} per class."
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from complementary import data, files, mixing, oracle, priors, transitions
+from complementary import data, files, labels, mixing, oracle, priors, transitions
 from complementary.clusters.assign import clusters_of
 from complementary.clusters.features import FeatureExtractor
 from complementary.config import MIXED_WITHIN, ClusterConfig, Config
@@ -164,6 +164,9 @@ def build_task(
     train, validation = validation_split(len(index), config.dataset.holdout if hold_out else 0.0, config.seed)
     _check_batch(config, len(train), len(validation))
     _check_padding(config, tuple(dataset.train.inputs.shape[1:]))
+    message = labels.describe_few_labels(excluded[train])
+    if message is not None and hold_out:  # else it was logged for the training split
+        log.warning(message)
     truth = None if dataset.train.truth is None else dataset.train.truth[index]
     transition, loss_transition = transition_matrices(config, truth, excluded, generating)
     if (message := transitions.describe_true_labels(transition, dataset.classes)) is not None:
