@@ -27,10 +27,18 @@ def test_one_of_lists_the_choices():
     assert caught.value.option == "loss"
 
 
-@pytest.mark.parametrize(("module", "package"), [("PIL.Image", "pillow"), ("sklearn", "scikit-learn"), ("ray", "ray")])
-def test_import_optional_names_the_missing_package(monkeypatch, module, package):
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("PIL.Image", "pillow", "cli"),
+        ("sklearn", "scikit-learn", "cli"),
+        ("ray", "ray", "ray"),
+        ("onnx", "onnx", "export"),
+    ],
+)
+def test_import_optional_says_how_to_install_the_missing_package(monkeypatch, module, package, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=rf"{package}.*complementary\[") as caught:
+    with pytest.raises(UserError, match=rf"needs {package}: run pip install '\.\[{extra}\]' in the checkout") as caught:
         import_optional(module, "Decoding images")
     assert str(caught.value).startswith("Decoding images")
 

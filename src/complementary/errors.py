@@ -46,6 +46,11 @@ def require(holds: bool, option: str, found: object, wanted: str) -> None:
         raise UserError(f"The option {option} is {found}, but it must be {wanted}.", option)
 
 
+def install_command(extra: str) -> str:
+    """How to install an extra, for messages. The package is on no index, so this needs a checkout."""
+    return f"run pip install '.[{extra}]' in the checkout of complementary"
+
+
 def import_optional(module: str, purpose: str) -> Any:
     """Import a module of an optional dependency, or raise a `UserError` that says how to install it."""
     try:
@@ -53,7 +58,7 @@ def import_optional(module: str, purpose: str) -> Any:
     except ImportError:
         top = module.split(".")[0]
         package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "cli")
-        raise UserError(f"{purpose} needs {package}: pip install 'complementary[{extra}]'.") from None
+        raise UserError(f"{purpose} needs {package}: {install_command(extra)}.") from None
 
 
 def plugin_names(kind: str, wanted: str = "") -> list[str]:

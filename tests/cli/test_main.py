@@ -74,7 +74,7 @@ def test_main_names_a_missing_package(cll, monkeypatch):
     status, _, error = cll("train")
     assert status == 2
     assert "tyro" in error
-    assert "complementary[cli]" in error
+    assert "pip install '.[cli]'" in error
 
 
 @pytest.fixture

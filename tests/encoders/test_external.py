@@ -100,7 +100,7 @@ def test_missing_packages_and_unknown_models_are_named(timm, monkeypatch):
         load_external("timm", "huge", MEAN, STD)
     assert caught.value.option == "encoder"
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UserError, match=r"complementary\[encoders\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[encoders\]'"):
         load_external("timm", "tiny", MEAN, STD)
 
 

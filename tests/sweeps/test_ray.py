@@ -118,7 +118,7 @@ def test_connect_refuses_a_client_address(monkeypatch):
 
 def test_connect_without_ray_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"complementary\[ray\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[ray\]'"):
         connect(None)
 
 

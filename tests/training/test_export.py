@@ -212,7 +212,7 @@ def test_export_refuses_unknown_formats_and_opsets(tmp_path):
 
 def test_export_names_the_missing_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match=r"complementary\[export\]"):
+    with pytest.raises(UserError, match=r"pip install '\.\[export\]'"):
         export(on_vectors(), tmp_path, ["onnx"])
 
 

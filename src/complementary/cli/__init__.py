@@ -80,7 +80,7 @@ def fail(prog: str, message: str) -> NoReturn:
 
 def _run(prog: str, command: Callable[[], None]) -> int:
     """Run a command with its log on stderr -> exit status."""
-    from complementary.errors import UserError
+    from complementary.errors import UserError, install_command
     from complementary.reports.terminal import log_to_stderr
 
     if getattr(sys.stdout, "errors", None) == "strict":  # a file name that is not valid UTF-8 is escaped
@@ -96,7 +96,7 @@ def _run(prog: str, command: Callable[[], None]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "complementary":
             raise
-        fail(prog, f"the package {error.name} is not installed; install it with pip install 'complementary[cli]'.")
+        fail(prog, f"the package {error.name} is not installed; {install_command('cli')}.")
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
         _discard_output()
     except OSError as error:

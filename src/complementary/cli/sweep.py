@@ -23,7 +23,7 @@ class Execution:
     """Where the runs are made and how many at once. Except for rounding, none of this changes their results."""
 
     on: Literal["local", "ray"] = "local"
-    """local: processes on this machine; ray: a Ray cluster (pip install 'complementary[ray]')."""
+    """local: processes on this machine; ray: a Ray cluster (pip install '.[ray]' in the checkout)."""
     workers: int | None = None
     """Number of processes; by default one per core or GPU (local), or as many as fit (ray)."""
     address: str | None = None
