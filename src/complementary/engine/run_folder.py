@@ -176,9 +176,7 @@ class RunFolder:
         if not found:
             return False
         if not self.resume and found == ["config.toml"] and _is_start(self.path / "config.toml"):
-            (
-                self.path / "config.toml"
-            ).unlink()  # nothing was kept but the configuration, and it may be another one now
+            (self.path / "config.toml").unlink()  # nothing else was kept, and the configuration may now be another one
             return False
         if not self.resume:
             raise UserError(
