@@ -334,8 +334,8 @@ def test_to_excluded_refuses_a_huge_label_unless_classes_is_given(form):
 @pytest.mark.parametrize(
     ("values", "repeats", "message"),
     [
-        ((10, 20, 30, 40), 103, r"10, 20, 30, 40\. .* leave 37 of 41 .* classes=\[10, 20, 30, 40\].* classes=41"),
-        ((10, 20, 30, 40), 102, None),  # 9.95 labels per class
+        ((10, 20, 30, 40), 31, r"10, 20, 30, 40\. .* leave 37 of 41 .* classes=\[10, 20, 30, 40\].* classes=41"),
+        ((10, 20, 30, 40), 30, None),  # fewer than three labels per class
         ((1, 2, 3, 4), 13, r"leave 1 of 5 classes .* classes=\[1, 2, 3, 4\]; if there are 5 classes, pass classes=5"),
         ((1, 2, 3, 4), 12, None),
         ((0, 1, 3), 14, "leave 1 of 4 classes"),

@@ -33,6 +33,7 @@ MAX_INFERRED = 20_000  # classes; a larger label is taken for a mistake unless t
 MAX_WITH_GAPS = 1_000  # classes, if some of them never occur
 FEWEST_LABELS = 5  # per class, or K-1 if that is more; with fewer, even good features would not help
 ENOUGH_LABELS = 10  # per class: if all classes were equally frequent, each would occur
+SOME_LABELS = 3  # per class: if all classes were equally frequent, about 1 in 20 would not occur
 LISTED = 12  # labels in a message
 log = logging.getLogger(__name__)
 DISTINCT_ROWS = 20  # a column of a table with as many different names names the examples, not classes
@@ -208,7 +209,8 @@ def encode(labels: object, classes: int | Sequence[Hashable] | None = None) -> E
             the classes. If all labels begin with "not " or "!", that is removed: "not cat" is the same as "cat".
         classes: The classes in the order of the columns, or their number K. None: for names, the categories of a pandas
             Series, the columns of a DataFrame of 0/1, else all names, sorted; for numbers, 0 to the largest one. It is
-            required if some of these numbers do not occur, although there are ten labels per class.
+            required if some of these numbers do not occur although there are ten labels per class, or most of them
+            although there are three.
 
     Returns:
         The labels and the classes.
@@ -703,7 +705,8 @@ def describe_gaps(found: Tensor) -> str | None:
     """Describe numbers that can hardly be class indices, because classes would never occur although they should.
 
     Years, 10, 20 and 30, or numbers from 1 are names of classes. A class should occur if there are `ENOUGH_LABELS` per
-    class. With fewer labels, gaps are accepted, but not if there would be more than `MAX_WITH_GAPS` classes.
+    class, and most classes should with `SOME_LABELS`. With fewer labels, gaps are accepted, but not if there would be
+    more than `MAX_WITH_GAPS` classes.
 
     Args:
         found: Class indices, int [M].
@@ -716,7 +719,8 @@ def describe_gaps(found: Tensor) -> str | None:
         return None
     classes = int(values[-1]) + 1
     missing = classes - len(values)
-    if not missing or (len(found) < ENOUGH_LABELS * classes and classes <= MAX_WITH_GAPS):
+    needed = ENOUGH_LABELS if 2 * missing <= classes else SOME_LABELS
+    if not missing or (len(found) < needed * classes and classes <= MAX_WITH_GAPS):
         return None
     shown = ", ".join(map(str, values[:LISTED].tolist())) + (", …" if len(values) > LISTED else "")
     return f"{shown}. As class indices, which start at 0, they leave {missing} of {classes} classes without a label"
