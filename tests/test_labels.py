@@ -359,6 +359,9 @@ def test_encode_refuses_numbers_that_leave_classes_without_a_label(values, repea
 def test_from_answers_refuses_numbers_that_leave_classes_without_a_label():
     with pytest.raises(UserError, match="leave 37 of 41 classes"):
         labels.from_answers(yes=[10, 20] * 200, no=[{30}, {40}] * 200)
+    for huge in (100_000, 10**20):
+        with pytest.raises(UserError, match=f"The largest label is {huge}"):
+            labels.from_answers(no=[huge, 1, 2])
 
 
 # --- names --------------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def _allows_closed_form(options: dict[str, Any]) -> bool:
 def _wants_equal_classes(options: dict[str, Any]) -> bool:
     """Whether the classifier is for a population with classes of equal size, unlike the training data."""
     chosen = options.get("balanced")
-    return _tail_of(options) > 1 if chosen is None else bool(chosen)
+    return _tail_of(options) > 1 or options.get("loss") == "fwd-la" if chosen is None else bool(chosen)
 
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -511,8 +511,8 @@ class SelfTrainingConfig:
     """Class prior: estimate (from complementary labels, no true labels), uniform, or shares such as 0.5,0.3,0.2."""
     balanced: bool | None = None
     """Train for a population with classes of equal size, not for one like the training data (logit adjustment by the
-    prior). Recipes then also set the loss for long tails. None: if the loss is fwd-la, and if long_tail is above 1,
-    because its test set is balanced."""
+    prior). Recipes then also set the loss for long tails. None: yes if long_tail is above 1, because the test set is
+    balanced, or if the loss is fwd-la."""
     noise: float = field(default=0.1, metadata=ADVANCED)
     """Inputs that are vectors: standard deviation of the noise that replaces augmentation, in standard deviations."""
 
@@ -595,8 +595,7 @@ class Config(BaseConfig):
     @property
     def is_balanced(self) -> bool:
         """Whether the classifier is for a population with classes of equal size, unlike the training data."""
-        adjusted = self.training.loss == "fwd-la" and self.pseudo_labels.balanced is None
-        return adjusted or _wants_equal_classes(self.flat())
+        return _wants_equal_classes(self.flat())
 
     def as_coded(self) -> "Config":
         """Return a copy in which the method is that of the paper's published code, where the text says otherwise.

@@ -525,7 +525,9 @@ def from_answers(
         elif any(isinstance(label, str) for label in found):
             classes = sorted(map(str, found))
         else:
-            classes = _infer_classes(torch.tensor([k for answer in (*positive, *negative) for k in answer]).long())
+            numbers: list[Any] = [k for answer in (*positive, *negative) for k in answer]
+            _check_largest(max(numbers, default=0))
+            classes = _infer_classes(torch.tensor(numbers).long())
     everything = set(range(classes)) if isinstance(classes, int) else set(classes)
     for i, (one, other) in enumerate(zip(positive, negative, strict=True)):
         if one & other:
@@ -693,12 +695,17 @@ def _infer_classes(found: Tensor) -> int:
             f"classes, pass classes={largest + 1}.",
             "classes",
         )
+    _check_largest(largest)
+    return largest + 1
+
+
+def _check_largest(largest: int) -> None:
+    """Raise if the largest label is too large for a class index."""
     if largest >= MAX_INFERRED:
         raise UserError(
             f"The largest label is {largest}, which would mean {largest + 1} classes. Labels must be class indices, 0 "
             "to K-1; number the classes, or pass the number of classes."
         )
-    return largest + 1
 
 
 def describe_gaps(found: Tensor) -> str | None:

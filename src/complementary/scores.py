@@ -188,7 +188,7 @@ class AccuracyEstimate(NamedTuple):
 
 Z = 1.959964  # 95 % of a normal distribution
 MISFIT = "The estimate is outside 0 to 100 %, so the transition matrix does not fit the labels."
-WIDEST = 0.8  # of an interval; a wider one says next to nothing and is reported as no number
+WIDEST = 0.8  # of an interval; a wider one carries almost no information and is reported as no number
 MATRIX_ERROR = 1.25  # factor: the errors of an estimated matrix leave out that class probabilities may be wrong
 FEW = 30  # examples of a class: with fewer, the accuracy of the class is not normally distributed
 RARE = 4.0  # standard errors: a class whose share is smaller has no accuracy of its own

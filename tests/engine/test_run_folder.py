@@ -75,6 +75,16 @@ def test_run_that_stopped_before_its_training_can_be_replaced(tmp_path):
     assert train(tmp_path)["accuracy_last"] == 0.5
 
 
+def test_failed_replacement_of_a_stopped_run_restores_its_configuration(tmp_path):
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path, CONFIG):
+        raise KeyboardInterrupt
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(UserError), RunFolder(tmp_path, CONFIG.with_(seed=1)):
+        raise UserError("")
+    assert (tmp_path / "config.toml").read_bytes() == before
+    assert train(tmp_path, resume=True)["accuracy_last"] == 0.5
+
+
 def test_configuration_that_no_run_wrote_is_not_replaced(tmp_path):
     (tmp_path / "config.toml").write_text("seed = 0\n")
     with pytest.raises(UserError, match="already contains a run"):

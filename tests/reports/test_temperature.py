@@ -48,6 +48,20 @@ def test_temperature_is_recovered_whatever_share_of_the_answers_is_wrong(tempera
     assert np.mean([each.rate for each in found]) == pytest.approx(rate, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("temperature", "count", "known"), [(1.05, 10_000, True), (1.17, 10_000, True), (0.95, 4000, False)]
+)
+def test_interval_of_many_answers_is_narrow_and_contains_the_temperature(temperature, count, known):
+    """The grid of temperatures must be finer than the interval: 1.05 and .95 are halfway between its first points."""
+    found, bias, _ = estimates(temperature, 0.0, count, rate_known=known)
+    widths = [math.log(each.high / each.low) for each in found]
+    assert min(widths) > 0.02
+    assert max(widths) < 0.4
+    assert sum(each.low <= temperature <= each.high for each in found) >= 8
+    if known:
+        assert abs(bias) < 0.03
+
+
 def test_few_answers_do_not_move_a_calibrated_model_far():
     """With 150 examples the maximum of the likelihood is off by a factor of 1.7 (root mean square)."""
     assert estimates(1.0, 0.05, 150)[2] < 0.35
@@ -90,4 +104,5 @@ def test_examples_without_answers_do_not_count():
     wanted = estimate_temperature(excluded[:300], probabilities[:300], transitions.uniform(K))
     excluded[300:] = 0
     found = estimate_temperature(excluded, probabilities, transitions.uniform(K))
-    assert found.value == pytest.approx(wanted.value)
+    assert found == wanted
+    assert found.examples == 300

@@ -334,6 +334,15 @@ def test_report_without_held_out_examples_and_truth(tmp_path):
     assert all(math.isnan(row.precision.value) for row in report.by_class)
 
 
+def test_report_with_few_held_out_answers_has_the_known_rate_and_no_number(tmp_path):
+    options = {"labels": "noisy:0.05", "holdout": 0.05, "mix": "none", "epochs": 1, "model": "linear"}
+    run(Config.of(**options), tmp_path / "run", device="cpu")
+    report = diagnose(tmp_path / "run", folds=0, device="cpu")
+    assert dict(report.basis)["wrong answers"] == "5.0 % by the transition matrix"
+    assert report.headline is None or not report.headline.name.startswith("Estimated")
+    assert any("too few answers" in row.reason or "too few labels" in row.reason for row in report.accuracies)
+
+
 @pytest.mark.slow
 def test_report_names_the_images_that_the_encoder_has_seen(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPLEMENTARY_CACHE", str(tmp_path))

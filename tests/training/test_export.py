@@ -175,6 +175,13 @@ def test_export_of_a_run_whose_data_is_gone_is_not_calibrated(tmp_path, quick):
     assert (tmp_path / "run/export/model.safetensors").exists()
 
 
+def test_card_says_that_the_matrix_with_the_rate_was_estimated(tmp_path, quick):
+    options = {"labels": "noisy:0.1", "transition": "estimate", "loss": "fwd", "estimate_epochs": 2}
+    run(quick.with_(**options, mix="none"), tmp_path / "run")
+    card = export_run(tmp_path / "run", formats=["safetensors"])["card"].read_text()
+    assert "taken from the transition matrix, which was estimated: " in card
+
+
 def test_card_says_that_the_rate_of_wrong_answers_was_estimated(tmp_path, quick):
     """Answers of people: the matrix does not say how many are wrong."""
     rng = np.random.default_rng(0)

@@ -188,6 +188,20 @@ def test_auto_for_vectors_of_unequal_classes_sets_the_loss_and_neighbors_of_long
     assert (given.training.loss, given.pseudo_labels.neighbors) == ("s-nl", 0)
 
 
+@pytest.mark.parametrize("classes", [3, 20])
+@pytest.mark.parametrize("encoder", ["patches", "random"])
+@pytest.mark.parametrize("recipe", ["auto", "self-training", "features"])
+def test_logit_adjustment_sets_the_same_options_as_balanced(classes, encoder, recipe):
+    images = dataset_of(torch.zeros(9000, 1, 16, 16, dtype=torch.uint8), classes)
+    adjusted, balanced = (
+        resolve(Config.of(recipe=recipe, labels="given", encoder=encoder, loss="fwd-la", **options), images, CPU)
+        for options in ({}, {"balanced": True})
+    )
+    assert adjusted.with_(balanced=True) == balanced
+    assert adjusted.pseudo_labels.neighbors == 50
+    assert adjusted.training.weight_decay == pytest.approx(0.001 * min(1, 10 / classes))
+
+
 def test_auto_estimates_the_matrix_of_given_labels_if_there_are_enough():
     many = dataset_of(torch.randn(50 * 9, 5))
     assert resolve(AUTO, many, CPU).training.transition == "estimate"

@@ -69,6 +69,7 @@ class RunFolder:
         self.path, self.config, self.resume, self.processes = path, config, resume, processes
         self.finished = False
         self._new = self._began = False
+        self._replaced: bytes | None = None  # the config.toml of an earlier run that was stopped before it trained
         self._lock = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -157,10 +158,15 @@ class RunFolder:
             raise UserError(f"Another process is training in {self.path}; use another folder.", "out") from None
 
     def _forget_start(self) -> None:
-        """Remove the configuration of a run that ended with an error before its training began."""
+        """Remove the configuration of a run that ended with an error before its training began.
+
+        If it replaced that of an earlier run, which can still be resumed, that one is restored.
+        """
         with contextlib.suppress(OSError):
             if not any((self.path / name).exists() for name in FILES if name != "config.toml"):
                 (self.path / "config.toml").unlink(missing_ok=True)
+                if self._replaced is not None:
+                    files.atomic_write(self.path / "config.toml", self._replaced)
 
     def _release(self, failed: bool) -> None:
         with contextlib.suppress(OSError):
@@ -176,6 +182,8 @@ class RunFolder:
         if not found:
             return False
         if not self.resume and found == ["config.toml"] and _is_start(self.path / "config.toml"):
+            with files.reading(self.path / "config.toml"):
+                self._replaced = (self.path / "config.toml").read_bytes()
             (self.path / "config.toml").unlink()  # nothing else was kept, and the configuration may now be another one
             return False
         if not self.resume:

@@ -57,9 +57,9 @@ CONSIDERED, IF_NONE = ", wrong answers considered", ", if no answer is wrong"
 UNCORRECTED = f"{OF_THIS_MODEL}{IF_NONE}"
 SINGULAR = "With this share of wrong answers, the answers do not determine the classes."
 UNJUDGED = (
-    "There are {count} held-out examples, too few to estimate how many answers are wrong, so no answer is flagged; the "
-    "answers are ranked by predictions of the training examples. A cross-fit with {folds} folds judges all of them by "
-    "models that have not seen them."
+    "There are {count} held-out examples, too few to judge answers by them, so the rate of wrong answers is not "
+    "estimated and no answer is flagged; the answers are ranked by predictions of the training examples. A cross-fit "
+    "with {folds} folds judges all of them by models that have not seen them."
 )
 ASSUMES_UNIFORM = (
     "All estimates hold if right answers exclude all wrong classes equally often, because the transition matrix of the "
@@ -407,13 +407,18 @@ def _accuracy(
 
 
 def _checked(accuracy: Accuracy) -> Accuracy:
-    """No number, with the reason, if the whole interval is outside 0 to 1: then the matrix does not fit the answers."""
+    """No number, with the reason, if the interval is too wide, or outside 0 to 1: the matrix does not fit then."""
     value, error = accuracy.estimate
+    width = 2 * INTERVAL * error
     if math.isnan(value + error):
-        return dataclasses.replace(accuracy, estimate=Estimated(math.nan, math.nan), reason=SINGULAR)
-    if value - INTERVAL * error <= 1 and value + INTERVAL * error >= 0:
+        reason = SINGULAR
+    elif value - width / 2 > 1 or value + width / 2 < 0:
+        reason = scores.MISFIT
+    elif width > scores.WIDEST:
+        reason = f"There are too few answers: its 95 % interval would be {100 * width:.0f} points wide."
+    else:
         return accuracy
-    return dataclasses.replace(accuracy, estimate=Estimated(math.nan, math.nan), reason=scores.MISFIT)
+    return dataclasses.replace(accuracy, estimate=Estimated(math.nan, math.nan), reason=reason)
 
 
 def _matrix_error(run: FinishedRun, held: Tensor) -> float | None:
@@ -608,7 +613,7 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
         ("data", f"{config.dataset.data}: {len(run.index):,} examples, {int(run.held_out.sum()):,} of them held out"),
         ("answers", _describe_answers(run)),
         ("transition matrix", _describe_matrix(run)),
-        ("wrong answers", _describe_errors(noise)),
+        ("wrong answers", _describe_errors(run, noise)),
         ("encoder", str(summary.get("encoder", "none; trained from the raw inputs"))),
         ("network", _describe_network(run)),
         ("recipe", _describe_recipe(config)),
@@ -624,8 +629,10 @@ def _basis(run: FinishedRun, noise: AnswerNoise, held: Tensor) -> list[tuple[str
     return rows
 
 
-def _describe_errors(noise: AnswerNoise) -> str:
+def _describe_errors(run: FinishedRun, noise: AnswerNoise) -> str:
     """The rates of wrong answers; those of "yes" answers if there are any."""
+    if noise.is_unknown and run.errors_known:
+        return f"{100 * float(run.transition.diagonal().mean()):.1f} % by the transition matrix"
     if noise.is_unknown:
         return "not estimated, because the model has seen the answers"
     no = f"{100 * noise.rate:.1f} ± {100 * noise.error:.1f} % (p = {noise.p_value:.2g})"

@@ -338,6 +338,7 @@ def _sections(folder: Path, not_calibrated: str, temperature: Temperature | None
     """What the result of a run says, for its model card."""
     result = read_result(folder)
     config, summary = result["config"], result.get("data", {})
+    matrix_estimated = config["training"]["transition"] == "estimate"
     dataset, training = config["dataset"], config["training"]
     labels = summary.get("label_counts")
     sections = {
@@ -354,7 +355,7 @@ def _sections(folder: Path, not_calibrated: str, temperature: Temperature | None
             *(f"- {text}: {_value(result, key)}" for key, text in MEASURES.items() if _known(result, key)),
             *(f"- {note}" for note in result.get("estimate_notes") or ()),
         ],
-        "Calibration": [] if temperature is None else _calibration(temperature),
+        "Calibration": [] if temperature is None else _calibration(temperature, matrix_estimated),
         "Limits": [
             "- Estimates without true labels hold for examples like those of the training, and for answers that follow "
             "the transition matrix.",
@@ -365,14 +366,17 @@ def _sections(folder: Path, not_calibrated: str, temperature: Temperature | None
     return {title: lines for title, lines in sections.items() if lines}
 
 
-def _calibration(found: Temperature) -> list[str]:
+def _calibration(found: Temperature, matrix_estimated: bool) -> list[str]:
     """How the probabilities were calibrated, and what this assumes."""
     rate = f"{100 * found.rate:.1f} %"
-    source = (
-        f"known: {rate}, by the transition matrix"
-        if found.rate_known
-        else f"estimated from the same answers: about {rate}. A rate of zero counts as likely as all others together"
-    )
+    if not found.rate_known:
+        source = (
+            f"estimated from the same answers: about {rate}. A rate of zero counts as likely as all others together"
+        )
+    elif matrix_estimated:
+        source = f"taken from the transition matrix, which was estimated: {rate}. Its error is not part of the interval"
+    else:
+        source = f"known: {rate}, by the transition matrix"
     return [
         f"- Temperature {found.text()}, from {found.examples:,} held-out examples",
         f"- How many answers are wrong is {source}",

@@ -82,10 +82,10 @@ class FinishedRun:
             probabilities: Those of the held-out examples, [V, K], if they are at hand.
 
         Returns:
-            The temperature; None if fewer than 100 examples are held out.
+            The temperature; None if fewer than 100 examples with answers are held out.
         """
         held = self.held_out.nonzero()[:, 0]
-        if len(held) < ENOUGH:
+        if int((self.excluded[held].sum(1) > 0).sum()) < ENOUGH:
             return None
         probabilities = self.probabilities(held) if probabilities is None else probabilities
         return estimate_temperature(self.excluded[held], probabilities, self.transition, self.errors_known)
