@@ -1,8 +1,7 @@
 """The temperature that calibrates a model, estimated from complementary labels of which some may be wrong.
 
 A wrong answer looks like a confident mistake. If every answer were taken for right, a few wrong ones would make any
-model look too confident: with 5 classes, two answers per example and 5 % wrong ones, the temperature of a calibrated
-model would be 5. So the rate of wrong answers is estimated with it, unless it is known.
+model look far too confident. So the rate of wrong answers is estimated with it, unless it is known.
 
 A few hundred answers hardly determine both: the maximum of their likelihood is often a factor of 1.7 off. The estimate
 is therefore the mean of the posterior, with a prior of the temperature that leaves the model as it is unless its
