@@ -139,7 +139,7 @@ class BaseConfig:
             if _wants_equal_classes(flat):  # else rare classes are never predicted
                 strong = _tail_of(flat) >= STRONG_TAIL and flat["student"] == "same"
                 fits = options.get("fit", "discriminant") == "discriminant" and _allows_closed_form(options)
-                preset = preset | (_STRONG_TAIL if strong and fits else _TAIL)
+                preset = preset | (_STRONG_TAIL if strong and fits else TAIL)
             if options.get("inputs", "features") != "features":
                 preset = {name: value for name, value in preset.items() if name not in ONLY_ON_FEATURES}
         return {name: value for name, value in preset.items() if name not in options}
@@ -176,7 +176,9 @@ def _allows_closed_form(options: dict[str, Any]) -> bool:
 def _wants_equal_classes(options: dict[str, Any]) -> bool:
     """Whether the classifier is for a population with classes of equal size, unlike the training data."""
     chosen = options.get("balanced")
-    return _tail_of(options) > 1 or options.get("loss") == "fwd-la" if chosen is None else bool(chosen)
+    if chosen is not None:
+        return bool(chosen)
+    return _tail_of(options) > 1 or options.get("loss") == "fwd-la"
 
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -642,8 +644,8 @@ _ON_FEATURES: dict[str, Any] = {
     "weight_decay": 0.01,  # a linear layer overfits wrong labels without it
 }
 # long tails: docs/notes/long-tails.md; a student (a new network) that learned from a discriminant was less accurate
-_TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
-_STRONG_TAIL: dict[str, Any] = _TAIL | {"weight_decay": 0.003, "fit": "discriminant"}
+TAIL: dict[str, Any] = {"loss": "s-nl-w", "weight_decay": 0.001, "neighbors": 50}
+_STRONG_TAIL: dict[str, Any] = TAIL | {"weight_decay": 0.003, "fit": "discriminant"}
 STRONG_TAIL = 10.0
 """Ratio of the largest class to the smallest from which a discriminant is fitted after the layer on features."""
 

@@ -18,6 +18,7 @@ from complementary.encoders.backbone import build_backbone, describe
 from complementary.engine.backend import Engine
 from complementary.errors import UserError
 from complementary.losses import LOSSES
+from complementary.losses.registry import LOSS_METHODS
 from complementary.rng import address
 from complementary.training import predict, self_training
 from complementary.training import run as runner
@@ -216,6 +217,11 @@ def test_loss_with_logit_adjustment_enters_self_training_once():
     logits, targets = torch.randn(5, 10), torch.cat([torch.eye(10)[:5], torch.full((5, 10), 0.1)], 1)
     arguments = (logits, targets, loop.log_prior, loop.loss_transition)
     torch.testing.assert_close(loop.loss(*arguments), pseudo_label_loss(LOSSES["fwd"], *arguments))
+
+
+def test_losses_with_logit_adjustment_are_those_for_equal_classes():
+    for name, method in LOSS_METHODS.items():
+        assert Config.of(loss=name).is_balanced is method.adjusted
 
 
 def test_loss_with_logit_adjustment_is_for_equal_classes_unless_balanced_is_false():

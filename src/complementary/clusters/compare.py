@@ -203,15 +203,37 @@ def fit_linear(points: Tensor, given: Tensor, matrix: Tensor, decay: float) -> t
     Returns:
         Weight [D, K] and bias [K].
     """
-    weight = torch.zeros(points.shape[1], given.shape[1], requires_grad=True)
-    bias = torch.zeros(given.shape[1], requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=40, line_search_fn="strong_wolfe")
+
+    def loss(logits: Tensor) -> Tensor:
+        return -_likelihood(logits.softmax(1), given, matrix).mean()
+
+    return minimize_linear(points, given.shape[1], loss, decay, 40)
+
+
+def minimize_linear(
+    points: Tensor, classes: int, loss: Callable[[Tensor], Tensor], decay: float, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Minimize a loss of the logits of a linear layer by L-BFGS, from weights of 0.
+
+    Args:
+        points: Features, [N, D].
+        classes: K.
+        loss: Maps logits [N, K] to a scalar.
+        decay: Penalty of the squared weights.
+        steps: Most iterations.
+
+    Returns:
+        Weight [D, K] and bias [K].
+    """
+    weight = torch.zeros(points.shape[1], classes, device=points.device, requires_grad=True)
+    bias = torch.zeros(classes, device=points.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = decay * (weight**2).sum() - _likelihood((points @ weight + bias).softmax(1), given, matrix).mean()
-        loss.backward()
-        return loss
+        objective = decay * weight.square().sum() + loss(points @ weight + bias)
+        objective.backward()
+        return objective
 
     optimizer.step(closure)
     return weight.detach(), bias.detach()

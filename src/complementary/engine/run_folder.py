@@ -77,9 +77,11 @@ class RunFolder:
             if self.processes.is_main:
                 self._acquire()
             finished = self.processes.is_main and self._check()
-            if self.processes.is_main and not (self.path / "config.toml").exists():
+            self._began = self.processes.is_main and (
+                self._replaced is not None or not (self.path / "config.toml").exists()
+            )
+            if self._began:
                 self._write_config()
-                self._began = True
             self.finished = bool(self.processes.broadcast(torch.tensor(int(finished))))
         except BaseException:
             self._release(failed=True)
@@ -163,10 +165,12 @@ class RunFolder:
         If it replaced that of an earlier run, which can still be resumed, that one is restored.
         """
         with contextlib.suppress(OSError):
-            if not any((self.path / name).exists() for name in FILES if name != "config.toml"):
+            if any((self.path / name).exists() for name in FILES if name != "config.toml"):
+                return
+            if self._replaced is None:
                 (self.path / "config.toml").unlink(missing_ok=True)
-                if self._replaced is not None:
-                    files.atomic_write(self.path / "config.toml", self._replaced)
+            else:
+                files.atomic_write(self.path / "config.toml", self._replaced)
 
     def _release(self, failed: bool) -> None:
         with contextlib.suppress(OSError):
@@ -181,10 +185,9 @@ class RunFolder:
             found = [name for name in FILES if (self.path / name).exists()]
         if not found:
             return False
-        if not self.resume and found == ["config.toml"] and _is_start(self.path / "config.toml"):
-            with files.reading(self.path / "config.toml"):
+        if not self.resume and found == ["config.toml"] and _is_as_written(self.path / "config.toml"):
+            with files.reading(self.path / "config.toml"):  # nothing else was kept; it may be another one now
                 self._replaced = (self.path / "config.toml").read_bytes()
-            (self.path / "config.toml").unlink()  # nothing else was kept, and the configuration may now be another one
             return False
         if not self.resume:
             raise UserError(
@@ -200,7 +203,12 @@ class RunFolder:
                 "config.toml, or another folder.",
                 "out",
             )
-        _check_unaltered(self.path / "config.toml")
+        if _is_as_written(self.path / "config.toml") is False:
+            raise UserError(
+                f"{self.path / 'config.toml'} was changed after the run began; restore it, or start another run with "
+                "it as configuration.",
+                "resume",
+            )
         if not {"result.json", "checkpoint.safetensors"} & set(found):
             log.info("%s has no checkpoint yet; the run starts from the beginning", self.path)
         return "result.json" in found
@@ -242,22 +250,12 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_start(path: Path) -> bool:
-    """Whether a config.toml was written by a run, and not by hand."""
+def _is_as_written(path: Path) -> bool | None:
+    """Whether a config.toml matches the checksum in its first line. None: it has none, so a run of this version did not
+    write it."""
     with files.reading(path):
         first, _, rest = path.read_text(encoding="utf-8").partition("\n")
-    return first == f"{CHECKSUM}{_sha256(rest)}"
-
-
-def _check_unaltered(path: Path) -> None:
-    """Raise if a config.toml does not match the checksum in its first line; earlier versions wrote none."""
-    with files.reading(path):
-        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
-    if first.startswith(CHECKSUM) and first.removeprefix(CHECKSUM) != _sha256(rest):
-        raise UserError(
-            f"{path} was changed after the run began; restore it, or start another run with it as configuration.",
-            "resume",
-        )
+    return first == f"{CHECKSUM}{_sha256(rest)}" if first.startswith(CHECKSUM) else None
 
 
 def _computed_by(loop: TrainingLoop) -> dict[str, str]:

@@ -41,7 +41,7 @@ from complementary.reports.confusions import (
 from complementary.reports.run_report import INTERVAL, Accuracy, ClassRow, RunReport, Uncertain
 from complementary.rng import generator
 from complementary.training.cross_fit import cross_fit
-from complementary.training.estimates import ASSUMES_NO_ERRORS
+from complementary.training.estimates import ASSUMED_UNIFORM
 from complementary.training.finished import ENOUGH, FinishedRun, open_run
 from complementary.training.run import BASELINES
 
@@ -193,9 +193,9 @@ def _in_sample(run: FinishedRun) -> str:
 def _stored_notes(run: FinishedRun, noise: AnswerNoise) -> list[str]:
     """The notes of the run about its estimates, with what the report has found out about wrong answers."""
     stored = list(run.result.get("estimate_notes") or [])
-    own = [note for note in stored if not note.startswith(ASSUMES_NO_ERRORS)]
-    if len(own) == len(stored) or run.errors_known:
+    if ASSUMED_UNIFORM not in stored or run.errors_known:
         return stored
+    own = [note for note in stored if note != ASSUMED_UNIFORM]
     if noise.is_unknown:
         found = "Whether some answers are wrong was not checked."
     elif noise.is_significant:
@@ -261,10 +261,8 @@ def _judge(
 
 def _matrix(run: FinishedRun, noise: AnswerNoise) -> Tensor:
     """The transition matrix with the estimated errors, if the answers show any, and people gave them."""
-    given = _base(run)
-    if run.errors_known or not noise.is_significant:
-        return given
-    return with_errors(given, noise.label_rate.value)
+    base = _base(run)
+    return with_errors(base, noise.label_rate.value) if _is_corrected(run, noise) else base
 
 
 def _as_given(
@@ -360,7 +358,7 @@ def _rank(accuracy: Accuracy) -> tuple[bool, bool, bool, float]:
 
 def _is_corrected(run: FinishedRun, noise: AnswerNoise) -> bool:
     """Whether estimates use the rate of wrong answers that was estimated."""
-    return not torch.equal(_matrix(run, noise), _base(run))
+    return noise.is_significant and not run.errors_known
 
 
 def _assumption(run: FinishedRun, noise: AnswerNoise) -> str:
@@ -387,14 +385,14 @@ def _accuracy(
     If wrong answers are considered, the interval also includes the case that all answers are right: confident mistakes
     of the model look the same as wrong answers.
     """
-    matrix, base = _matrix(run, noise), _base(run)
+    base = _base(run)
 
     def estimate(matrix: Tensor) -> Estimated:
         value, error = estimate_accuracy(predicted, excluded, matrix)
         return Estimated(value, widened * error)
 
-    found = estimate(matrix)
-    if torch.equal(matrix, base):
+    found = estimate(_matrix(run, noise))
+    if not _is_corrected(run, noise):
         return _checked(Accuracy(name, Estimated(found.value, math.hypot(found.error, matrix_error)), population))
     higher = estimate(with_errors(base, noise.label_rate.value + noise.label_rate.error / 10))
     error = math.hypot(found.error, 10 * (higher.value - found.value))

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from complementary import networks
+from complementary.clusters.compare import minimize_linear
 from complementary.config import Config
 from complementary.engine.backend import Engine
 from complementary.engine.distributed import SINGLE_PROCESS, ProcessGroup
@@ -237,18 +238,12 @@ def fit_layer(vectors: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Weights [K, D] and biases [K].
     """
-    weight = torch.zeros(probabilities.shape[1], vectors.shape[1], device=vectors.device, requires_grad=True)
-    bias = torch.zeros(probabilities.shape[1], device=vectors.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=LAYER_STEPS, line_search_fn="strong_wolfe")
 
-    def objective() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(F.linear(vectors, weight, bias), probabilities) + LAYER_DECAY / 2 * weight.square().sum()
-        loss.backward()
-        return loss
+    def loss(logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits, probabilities)
 
-    optimizer.step(objective)
-    return weight.detach(), bias.detach()
+    weight, bias = minimize_linear(vectors, probabilities.shape[1], loss, LAYER_DECAY / 2, LAYER_STEPS)
+    return weight.T.contiguous(), bias
 
 
 def _shrinkage(covariance: Tensor, count: int) -> float:

@@ -49,11 +49,10 @@ EXCHANGED = (
     "examples of a class are labeled with another class as rarely as with their own: {classes}. Give the matrix, or "
     "check some predictions by eye."
 )
-ASSUMES_NO_ERRORS = "The estimated accuracy and its interval hold if no answer is wrong"  # the start of a note
 ASSUMED_UNIFORM = (
-    f"{ASSUMES_NO_ERRORS} and all wrong classes are excluded equally often, because the transition matrix of the "
-    "answers is not known. The report of the run (cll report) checks whether answers are wrong. With transition = "
-    "estimate, the matrix is estimated."
+    "The estimated accuracy and its interval hold if no answer is wrong and all wrong classes are excluded equally "
+    "often, because the transition matrix of the answers is not known. The report of the run (cll report) checks "
+    "whether answers are wrong. With transition = estimate, the matrix is estimated."
 )
 LISTED = 6  # pairs of classes in a note
 ASSUMED_NEW = "The estimated accuracy holds if the encoder {encoder} was not pretrained on the held-out images."

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from complementary.clusters.features import MIN_SIZE, find_encoder_of
-from complementary.config import CLOSED_FORM, ONLY_ON_FEATURES, Config, options_of
+from complementary.config import CLOSED_FORM, ONLY_ON_FEATURES, TAIL, Config, options_of
 from complementary.data import Dataset
 from complementary.data.selection import Subset, label_source, select
 from complementary.encoders.patches import expected_seconds
@@ -34,7 +34,6 @@ from complementary.training.discriminant import MOST_FEATURES, usual_neighbors
 
 log = logging.getLogger(__name__)
 TUNED_CLASSES = 10  # the weight decay suits as many; gradients of complementary losses fall with the number of classes
-TAIL_NEIGHBORS = 50  # of vectors whose classes are of different size (docs/notes/long-tails.md)
 TUNED_EXAMPLES = 3600  # of features of patches: more examples need less weight decay (docs/notes/self-training.md)
 LOWEST_PATCHES_DECAY = 0.01  # of the weight decay for as many
 LABELS_PER_ENTRY = 50  # of a transition matrix that is estimated
@@ -133,7 +132,7 @@ def _choose(config: Config, dataset: Dataset, device: torch.device) -> Config:
         options["fit"] = "neighbors"
     if config.is_balanced and "inputs" in options:
         reason += "; a loss and neighbors for rare classes"
-        options |= {"loss": "s-nl-w", "neighbors": min(TAIL_NEIGHBORS, usual_neighbors(count, classes))}
+        options |= {"loss": TAIL["loss"], "neighbors": min(TAIL["neighbors"], usual_neighbors(count, classes))}
     preset = config.preset({"recipe": recipe})
     if (
         recipe == "self-training"

@@ -184,14 +184,14 @@ def _start_self_training(
     elif encoder is not None and encoder.backbone.kind in networks.MODELS:  # others stay frozen
         features, task = task, task.with_images(dataset)
         learns_start = isinstance(first, DiscriminantTrainer) and first.layer is not None
-        last = _layer_to_fine_tune(first, features, probabilities)
+        last = _layer_to_fine_tune(first, features)
         network = fine_tuned_network(encoder, last, features, task, engine.device)
     trainer = SelfTrainer(config, task, network, engine, processes, encoder, learns_start)
     trainer.begin(probabilities, prior, before, evidence)
     return trainer
 
 
-def _layer_to_fine_tune(first: Trainer, task: Task, probabilities: Tensor) -> networks.Network:
+def _layer_to_fine_tune(first: Trainer, task: Task) -> networks.Network:
     """The last layer of a fine-tuned network: the first classifier, if it was trained by gradients.
 
     A discriminant has large weights where features hardly differ. They amplify what strong augmentation and every step
@@ -201,14 +201,13 @@ def _layer_to_fine_tune(first: Trainer, task: Task, probabilities: Tensor) -> ne
     Args:
         first: The training of the first classifier.
         task: The task of all processes, with features as inputs.
-        probabilities: The predictions of the first classifier for its training examples, [N, K].
     """
     if not isinstance(first, DiscriminantTrainer):
         return first.evaluated
     if first.layer is not None:
         return first.layer.evaluated
-    layer = copy.deepcopy(first.evaluated)
-    found = fit_layer(first.features(_all_inputs(first, task)), probabilities.to(first.device))
+    layer, probabilities = copy.deepcopy(first.evaluated), _predict(first, task).to(first.device)
+    found = fit_layer(first.features(_all_inputs(first, task)), probabilities)
     weight, bias = map(first.processes.broadcast, found)
     layer.fc.load_state_dict({"weight": weight, "bias": bias})
     return layer
@@ -288,7 +287,7 @@ def _start_baseline(
     on_features = on_features.with_(**(on_features.preset(options) | options))
     first = _train_first(on_features, task, engine, processes, "first classifier, ", progress)
     images = task.with_images(dataset)
-    layer = _layer_to_fine_tune(first, task, processes.broadcast(_predict(first, task)))
+    layer = _layer_to_fine_tune(first, task)
     network = fine_tuned_network(encoder, layer, task, images, engine.device)
     return BASELINES[recipe](config, images, engine, processes, network, encoder)
 

@@ -77,8 +77,8 @@ close to it if lower by less than 1."""
 def last_sound_epoch(estimates: Tensor, spread: float) -> int:
     """Select the last epoch; if it is clearly worse than an earlier one, the last of the epochs close to the best.
 
-    The decision for an epoch does not change with later ones, unless one of these is better than the best so far. So
-    the selected epoch is always one that was as good as the best when it ended (`is_as_good_as_the_best`).
+    A later epoch only changes which epochs are close to the best one if it becomes the best one itself. So the selected
+    epoch was close to the best one when it ended (`is_as_good_as_the_best`), and its weights were kept.
 
     Args:
         estimates: `scores.correctness` of the validation examples in each epoch, [E, V].
